@@ -1,0 +1,103 @@
+"""What a call of a reply becomes, who must agree to it, and what they can say. Pure.
+
+An approval covers the digest of one exact call: name, canonical arguments, and the tool's schema, effect and
+policy. Where any of these changes, an old approval no longer fits.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from tenuto.errors import InvalidInput
+from tenuto.events import Call, CallId, InterruptKind, Outcome
+from tenuto.limits import MAX_NAME_CHARACTERS
+from tenuto.messages import CallRequest
+from tenuto.tools import InvalidArguments, Tool, clean
+
+_VERBS: Final[dict[InterruptKind, dict[str, Outcome]]] = {
+    "approval": {"approve": "approved", "reject": "rejected", "edit": "edited"},
+    "question": {"answer": "answered"},
+    "review": {"happened": "happened", "did_not_happen": "did_not_happen", "drop": "dropped"},
+}
+OPTIONS: Final[dict[InterruptKind, tuple[str, ...]]] = {kind: tuple(verbs) for kind, verbs in _VERBS.items()}
+
+_SHOWN_TOOLS = 50
+
+
+def outcome_of(kind: InterruptKind, verb: str) -> Outcome:
+    """What a person's word decides. Raises `InvalidInput` that names the words there are."""
+    try:
+        return _VERBS[kind][verb]
+    except (KeyError, TypeError):
+        right = ", ".join(OPTIONS[kind])
+        raise InvalidInput(
+            f"{str(verb)[:60]!r} does not decide an interrupt of kind {kind}; use: {right}"
+        ) from None
+
+
+def call_digest(name: str, arguments: str, tool_digest: str) -> str:
+    """Names one exact call: the same only for the same tool, policy and canonical arguments."""
+    return hashlib.sha256(msgspec.json.encode((name, arguments, tool_digest))).hexdigest()[:32]
+
+
+def plan(tools: Mapping[str, Tool], request: CallRequest, call_id: CallId, *, cut: bool) -> Call:
+    """The call as accepted: with the exact arguments that would run, or with the error that the model reads.
+
+    Never raises for what a model says. `cut`: the reply ended at its length limit inside this call, so that
+    even arguments that look whole may not be.
+    """
+    raw = None if request.arguments is None else clean(request.arguments)
+    call = Call(
+        call_id,
+        clean(request.name)[:MAX_NAME_CHARACTERS],
+        raw=raw,
+        provider_id=clean(request.provider_id),
+        extra=request.extra,
+    )
+    tool = tools.get(request.name)
+    if tool is None:
+        return msgspec.structs.replace(call, error=_no_such_tool(tools, call.name))
+    if cut:
+        error = (
+            "the reply was cut off at its length limit inside this call; it was not run. Call again, briefly."
+        )
+        return msgspec.structs.replace(call, error=error)
+    try:
+        arguments = tool.validate(request.arguments)
+    except InvalidArguments as refusal:
+        return msgspec.structs.replace(call, error=str(refusal))
+    question = tool.ask(arguments)
+    prompt = tool.gate(arguments) if question is None else None
+    gated = question is not None or prompt is not None
+    return msgspec.structs.replace(
+        call,
+        arguments=None if arguments == (raw or "{}") else arguments,
+        effect=tool.effect,
+        gated=gated,
+        prompt=prompt or "",
+        question=question or "",
+        verifiable=tool.verifiable,
+        digest=call_digest(call.name, arguments, tool.digest) if gated else "",
+        timeout_ms=tool.timeout_ms,
+        expires_ms=tool.expires_ms,
+    )
+
+
+def replan(tools: Mapping[str, Tool], call: Call) -> Call:
+    """The same call under a changed agent; a call that was refused stays refused."""
+    if call.error:
+        return call
+    request = CallRequest(call.name, call.raw, call.provider_id, call.extra)
+    return msgspec.structs.replace(plan(tools, request, call.id, cut=False), origin=call.origin)
+
+
+def _no_such_tool(tools: Mapping[str, Tool], name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, tools, n=3)
+    meant = f" Did you mean {' or '.join(close)}?" if close else ""
+    listed = ", ".join(list(tools)[:_SHOWN_TOOLS]) or "none"
+    more = f" and {len(tools) - _SHOWN_TOOLS} more" if len(tools) > _SHOWN_TOOLS else ""
+    return f"there is no tool {name!r}.{meant} The tools are: {listed}{more}."

@@ -1,0 +1,111 @@
+"""What can be raised at a caller.
+
+    TenutoError
+    ├── ConfigurationError        the agent, tool, URL or environment cannot work as given
+    │   └── UnknownAgent          no agent of that name in this runtime
+    ├── InvalidInput              an argument is not of the documented form; nothing was written
+    ├── NotFound                  no thread, interrupt or event of that id
+    │   ├── ThreadNotFound
+    │   └── InterruptNotFound
+    ├── Conflict                  the state has moved on; nothing was written
+    │   ├── AlreadyDecided        somebody else decided this interrupt: says who, what and when
+    │   ├── Stale                 the digest or head the caller saw is not the present one
+    │   └── LeaseLost             another worker has the thread now (a worker sees it, a caller never)
+    ├── StoreError                the database refused: locked, full, corrupt, unreachable
+    │   └── NewerSchema           a later version of Tenuto wrote this database
+    ├── Undecodable               a stored event that this version cannot read
+    ├── ModelError                the provider could not be made to answer; `retryable` says which kind
+    └── NotDone                   raised BY a tool that knows that nothing happened
+
+A tool's failure is not in this tree: it becomes a result that the model reads.
+"""
+
+from typing import Any
+
+
+class TenutoError(Exception):
+    """Something went wrong in Tenuto."""
+
+    def __init__(self, message: str | None = None, **facts: Any) -> None:
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+        super().__init__(message or (type(self).__doc__ or "").splitlines()[0])
+
+
+class ConfigurationError(TenutoError):
+    """This configuration cannot work."""
+
+
+class UnknownAgent(ConfigurationError):
+    """No agent of that name is known here."""
+
+
+class InvalidInput(TenutoError):
+    """The input is not of the documented form."""
+
+
+class NotFound(TenutoError):
+    """There is no such thing."""
+
+
+class ThreadNotFound(NotFound):
+    """There is no such thread."""
+
+
+class InterruptNotFound(NotFound):
+    """There is no such interrupt."""
+
+
+class Conflict(TenutoError):
+    """The state has moved on; nothing was written."""
+
+
+class AlreadyDecided(Conflict):
+    """This interrupt was decided already.
+
+    Facts: `interrupt_id`, `outcome`, `by`, `at_ms`.
+    """
+
+    interrupt_id: str
+    outcome: str
+    by: str
+    at_ms: int
+
+
+class Stale(Conflict):
+    """What the caller saw is not what is there now."""
+
+
+class LeaseLost(Conflict):
+    """Another worker has this thread now."""
+
+
+class StoreError(TenutoError):
+    """The database refused."""
+
+
+class NewerSchema(StoreError):
+    """This database was written by a later version of Tenuto."""
+
+
+class Undecodable(TenutoError):
+    """A stored event cannot be read by this version."""
+
+
+class ModelError(TenutoError):
+    """The model could not be made to answer.
+
+    Facts: `retryable` (bool), `status` (HTTP status or None), `retry_after_seconds` (float or None),
+    `attempts` (how often it was asked).
+    The message carries the provider's own words.
+    """
+
+    retryable: bool = False
+    status: int | None = None
+    retry_after_seconds: float | None = None
+    attempts: int = 1
+
+
+class NotDone(TenutoError):
+    """Raised by a tool that knows that nothing happened: the call failed, and is not in doubt."""

@@ -1,0 +1,69 @@
+"""Every bound in one place. A thing without a line here must not grow with its input.
+
+Names end in their unit. Values are defaults where a tool, an agent or a runtime can say otherwise.
+"""
+
+from typing import Final
+
+# What a person or program sends.
+MAX_BODY_BYTES: Final = 1_048_576
+MAX_MESSAGE_CHARACTERS: Final = 262_144
+MAX_COMMENT_CHARACTERS: Final = 16_384
+MAX_NAME_CHARACTERS: Final = 200
+MAX_METADATA_BYTES: Final = 16_384
+
+# What a model sends.
+MAX_REPLY_BYTES: Final = 8_388_608
+MAX_CALLS_PER_REPLY: Final = 128
+MAX_SSE_LINE_BYTES: Final = 4_194_304
+MAX_STREAM_BYTES: Final = 268_435_456
+MAX_PROVIDER_ERROR_BYTES: Final = 65_536
+MAX_PROVIDER_ERROR_CHARACTERS: Final = 2_000
+MODEL_ATTEMPTS: Final = 4
+MODEL_CONNECT_SECONDS: Final = 10.0
+MODEL_IDLE_SECONDS: Final = 120.0
+MODEL_TOTAL_SECONDS: Final = 900.0
+MODEL_RETRY_FIRST_SECONDS: Final = 0.5
+MODEL_RETRY_LONGEST_SECONDS: Final = 30.0
+
+# What a tool does.
+TOOL_TIMEOUT_SECONDS: Final = 60.0
+TOOL_THREADS: Final = 32
+MAX_RESULT_CHARACTERS: Final = 262_144
+MAX_ERROR_CHARACTERS: Final = 8_192
+MAX_CONCURRENT_CALLS: Final = 32
+MAX_ARGUMENT_DEPTH: Final = 64
+MAX_PROGRESS_CHARACTERS: Final = 1_000
+MAX_WAIT_UNTIL_DAYS: Final = 366
+
+# How long a thread may go on by itself.
+MAX_STEPS: Final = 25
+MAX_CONSECUTIVE_ERRORS: Final = 3
+EXPIRES_AFTER_SECONDS: Final = 86_400.0
+
+# Store and workers.
+LEASE_SECONDS: Final = 15.0
+POLL_SECONDS: Final = 2.0
+CHANGE_POLL_SECONDS: Final = 0.05
+OWNER_SCAN_SECONDS: Final = 0.5
+WORKER_CONCURRENCY: Final = 100
+BUSY_TIMEOUT_SECONDS: Final = 30.0
+MAX_BATCH_APPENDS: Final = 256
+QUICK_COMMIT_SECONDS: Final = 0.001
+MAX_WAITING_APPENDS: Final = 10_000
+MAX_EVENT_BYTES: Final = 16_777_216
+MAX_PAGE_ROWS: Final = 1_000
+POISON_ATTEMPTS: Final = 5
+
+# Live streams.
+MAX_LIVE_BACKLOG: Final = 1_024
+MAX_WAIT_SECONDS: Final = 300.0
+STORE_ATTEMPTS: Final = 4
+STOP_SECONDS: Final = 0.5
+MAX_KNOWN_BLOBS: Final = 1_000
+REST_POLL_SECONDS: Final = 0.5
+STOP_GRACE_SECONDS: Final = 10.0
+RETRY_LATER_SECONDS: Final = 30.0
+
+# Fakes.
+MAX_RECORDED_REQUESTS: Final = 10_000

@@ -1,0 +1,145 @@
+"""Run tools: record the intent, dispatch, report the outcome. The crash windows are here.
+
+`call_started` is committed before any effect other than `read`. From then on a call without a result is
+in doubt, whatever became of its worker: so an outcome that is not known for certain is reported as a
+doubt and never as a plain failure.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from tenuto import limits
+from tenuto.approvals import call_digest
+from tenuto.errors import NotDone
+from tenuto.events import CallFinished, CallStarted
+from tenuto.loop.holder import Holder
+from tenuto.messages import ToolProgress
+from tenuto.steps import RunCalls
+from tenuto.thread import CallState
+from tenuto.tools import DidNotHappen, Happened, Tool, ToolContext, Until, error_text, result_text
+
+
+async def act(holder: Holder, step: RunCalls) -> None:
+    """Start the calls that fit beside those that run already. Returns once they are dispatched."""
+    room = limits.MAX_CONCURRENT_CALLS - len(holder.running)
+    if room <= 0:
+        await holder.rest()
+        return
+    verify = step.verify[:room]
+    run = step.run[: room - len(verify)]
+    holder.check_lease()
+    if starts := [_intent(holder, call) for call in run if call.call.effect != "read"]:
+        await holder.append(*starts)
+    for call in run:
+        # A cancel or a takeover may have come in while the intent was committed.
+        holder.check_lease()
+        if holder.state.cancel is None:
+            holder.start(call.id, _run(holder, call))
+    for call in verify:
+        holder.start(call.id, _verify(holder, call))
+
+
+def _intent(holder: Holder, call: CallState) -> CallStarted:
+    return CallStarted(
+        call.id,
+        attempt=call.attempt + 1,
+        key=idempotency_key(holder.thread_id, call),
+        deadline_ms=holder.now_ms() + call.call.timeout_ms,
+        worker=holder.around.owner,
+        why=holder.doubts.get(call.id, ""),
+    )
+
+
+def idempotency_key(thread_id: str, call: CallState) -> str:
+    """The same for every attempt of one call, and for no other call anywhere."""
+    return f"{thread_id}:{call.id}"
+
+
+async def _run(holder: Holder, call: CallState) -> None:
+    """One attempt of one call. Never raises but for cancellation, which leaves the call in doubt."""
+    started = holder.around.clock.monotonic()
+    stop = threading.Event()
+    within = asyncio.timeout(call.call.timeout_ms / 1000 if call.call.timeout_ms else None)
+    value: object = None
+    error, certain = "", False
+    try:
+        tool = _tool(holder, call)
+        async with within:
+            value = await tool.run(call.arguments, _context(holder, call, stop))
+    except asyncio.CancelledError:
+        stop.set()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        error = "it raised CancelledError"
+    except KeyboardInterrupt:
+        raise
+    except TimeoutError as failure:
+        stop.set()
+        late = f"it did not end within {call.call.timeout_ms / 1000:g} s"
+        error = late if within.expired() else error_text(failure)
+    except BaseException as failure:  # noqa: BLE001  whatever a tool raises is a result for the model
+        error, certain = error_text(failure), isinstance(failure, NotDone)
+    if error and not certain and call.call.effect == "once":
+        holder.finish(call.id, (), error)
+    elif isinstance(value, Until):
+        holder.finish(call.id, (CallStarted(call.id, attempt=call.attempt + 1, until_ms=value.at_ms),))
+    else:
+        text = f"Error: {error}" if error else result_text(value)
+        duration_ms = round((holder.around.clock.monotonic() - started) * 1000)
+        holder.finish(call.id, (CallFinished(call.id, ok=not error, text=text, duration_ms=duration_ms),))
+
+
+def _tool(holder: Holder, call: CallState) -> Tool:
+    """The tool, if what was approved is what will run. Raises `NotDone`: nothing has happened yet."""
+    tool = holder.agent.by_name.get(call.call.name)
+    if tool is None:
+        raise NotDone(f"there is no tool {call.call.name!r}")
+    if call.call.gated and call.digest != call_digest(call.call.name, call.arguments, tool.digest):
+        raise NotDone("the approval does not cover this call; it was not run")
+    return tool
+
+
+def _context(holder: Holder, call: CallState, stop: threading.Event) -> ToolContext:
+    return ToolContext(
+        thread_id=holder.thread_id,
+        call_id=call.id,
+        attempt=max(call.attempt, 1),
+        idempotency_key=idempotency_key(holder.thread_id, call),
+        deadline_ms=call.deadline_ms or holder.now_ms() + call.call.timeout_ms,
+        now_ms=holder.now_ms(),
+        emit_progress=_progress(holder, call),
+        stop=stop,
+    )
+
+
+def _progress(holder: Holder, call: CallState) -> Callable[[str, float | None], None]:
+    emit = holder.around.watch(holder.thread_id)
+    loop = asyncio.get_running_loop()
+
+    def progress(message: str, fraction: float | None) -> None:
+        if emit is not None:
+            loop.call_soon_threadsafe(emit, ToolProgress(call.id, message, fraction))
+
+    return progress
+
+
+async def _verify(holder: Holder, call: CallState) -> None:
+    """Ask the tool what became of a call in doubt. What to do about the answer is for `next_step`."""
+    tool = holder.agent.by_name.get(call.call.name)
+    verdict = None
+    try:
+        async with asyncio.timeout(call.call.timeout_ms / 1000 or limits.TOOL_TIMEOUT_SECONDS):
+            if tool is not None:
+                verdict = await tool.verify(call.arguments, idempotency_key(holder.thread_id, call))
+    except TimeoutError:
+        pass
+    match verdict:
+        case Happened(result):
+            holder.finish(call.id, (CallFinished(call.id, text=result_text(result)),))
+        case DidNotHappen():
+            holder.finish(call.id, (), doubt="verify: it did not happen", verdict="did_not_happen")
+        case _:
+            reason = getattr(verdict, "reason", "") or "no answer"
+            holder.finish(call.id, (), doubt=f"verify could not tell: {reason}", verdict="unknown")

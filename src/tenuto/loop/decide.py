@@ -1,0 +1,102 @@
+"""Ask the model: render, stream the reply, record it."""
+
+import asyncio
+import hashlib
+
+import msgspec
+
+from tenuto import limits
+from tenuto.approvals import plan
+from tenuto.context import lint
+from tenuto.errors import ModelError
+from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
+from tenuto.loop.holder import Holder, logger
+from tenuto.messages import Message, Reply, Request
+from tenuto.tools import error_text
+
+
+async def decide(holder: Holder) -> None:
+    """One question to the model and its answer in the log.
+
+    Nothing has an effect before the reply is appended: if the process dies, the model is asked again.
+    """
+    state, agent = holder.state, holder.agent
+    instructions = agent.instruct(state)
+    messages: list[Message]
+    if agent.render is None:
+        messages = holder.rendering.update(state, instructions)
+    else:
+        messages, repairs = lint(agent.render(state))
+        if repairs:
+            await holder.append(HistoryRepaired(repairs))
+    seen_seq = state.head_seq
+    prompt, tools, parameters = await _sent(holder, instructions)
+    request = Request(messages, agent.schemas, dict(agent.parameters))
+    started = holder.around.clock.monotonic()
+    model = holder.around.model_of(agent)
+    task = asyncio.create_task(model.reply(request, holder.around.watch(holder.thread_id)))
+    if not await holder.attend(task):
+        return
+    try:
+        reply: Reply = task.result()
+    except ModelError as error:
+        await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))
+        return
+    except Exception as error:  # noqa: BLE001  a user's own Model may raise anything; it fails the step
+        logger.exception("thread %s: the model raised what it may not", holder.thread_id)
+        await holder.append(ModelFailed(state.step + 1, error_text(error)))
+        return
+    event = ModelReplied(
+        step=state.step + 1,
+        seen_seq=seen_seq,
+        text=reply.text,
+        reasoning=reply.reasoning,
+        calls=_plan(holder, reply),
+        usage=reply.usage,
+        model=reply.model,
+        finish=reply.finish,
+        duration_ms=round((holder.around.clock.monotonic() - started) * 1000),
+        prompt=prompt if prompt != state.sent[0] else "",
+        tools=tools if tools != state.sent[1] else "",
+        parameters=parameters if parameters != state.sent[2] else "",
+        extra=reply.extra,
+    )
+    # One commit for the usual end; a message that slipped in makes it refuse, and is answered.
+    ended = not event.calls and state.head_seq == seen_seq
+    if not ended or not await holder.append(event, ThreadCompleted(reply.text), conditional=True):
+        await holder.append(event)
+
+
+def _plan(holder: Holder, reply: Reply) -> tuple[Call, ...]:
+    step = holder.state.step + 1
+    last = len(reply.calls) - 1
+    return tuple(
+        plan(
+            holder.agent.by_name,
+            request,
+            CallId(f"s{step:04d}c{index:03d}"),
+            cut=reply.finish == "length" and index == last,
+        )
+        for index, request in enumerate(reply.calls)
+    )
+
+
+async def _sent(holder: Holder, instructions: str) -> tuple[str, ...]:
+    """The digests of what goes out beside the history; bodies that are new here are stored first."""
+    agent, known = holder.agent, holder.around.blobs
+    keys = (f"prompt {instructions}", f"tools {agent.fingerprint}", f"parameters {agent.fingerprint}")
+    digests: list[str] = []
+    new: dict[str, bytes] = {}
+    for key, body in zip(keys, (instructions, agent.schemas, agent.parameters), strict=True):
+        digest = known.get(key)
+        if digest is None:
+            encoded = msgspec.json.encode(body, order="sorted")
+            digest = hashlib.sha256(encoded).hexdigest()
+            new[digest] = encoded
+        digests.append(digest)
+    if new:
+        await holder.store.put_blobs(new)
+        if len(known) > limits.MAX_KNOWN_BLOBS:
+            known.clear()
+        known.update(zip(keys, digests, strict=True))
+    return tuple(digests)

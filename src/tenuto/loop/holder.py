@@ -1,0 +1,199 @@
+"""One worker's hold on one thread: state, lease, running calls, and the only append of the loop."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tenuto import limits
+from tenuto.agent import Agent
+from tenuto.clock import Clock
+from tenuto.context import Rendering
+from tenuto.errors import AlreadyDecided, LeaseLost, Stale
+from tenuto.events import CallId, Entry, Event, ThreadId
+from tenuto.messages import Live, Model
+from tenuto.steps import Local, Verdict
+from tenuto.store.base import Claim, Store, ThreadStatus, again
+from tenuto.thread import ThreadState, apply, fold
+
+logger = logging.getLogger("tenuto.loop")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all threads of a worker share. `blobs` maps what this process stored already to its digest."""
+
+    store: Store
+    clock: Clock
+    owner: str
+    model_of: Callable[[Agent], Model]
+    watch: Callable[[ThreadId], Callable[[Live], None] | None]
+    blobs: dict[str, str]
+    lease_seconds: float = limits.LEASE_SECONDS
+
+
+class Holder:
+    """Made for a claim, gone with its release. Not shared between tasks: `advance` alone drives it, the
+    worker only calls `hear`, `renewed` and `lose`, and finished calls only `finish`.
+    """
+
+    def __init__(self, around: Surroundings, agent: Agent, claim: Claim, claimed_at: float) -> None:
+        self.around = around
+        self.store = around.store
+        self.agent = agent
+        self.claim = claim
+        self.thread_id = claim.thread_id
+        self.state = ThreadState(id=claim.thread_id)
+        self.rendering = Rendering()
+        self.running: dict[CallId, asyncio.Task[None]] = {}
+        self.doubts: dict[CallId, str] = {}
+        self.verdicts: dict[CallId, Verdict] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.lost = False
+        self._finished: list[Event] = []
+        self._wake = asyncio.Event()
+        self._head_heard = claim.head_seq
+        self._appends = 0
+        self._lease_ends = claimed_at + around.lease_seconds
+
+    # -- called from outside the loop ----------------------------------------------------------------
+
+    def hear(self, head_seq: int) -> None:
+        """The log has grown, by somebody else."""
+        if head_seq > self._head_heard:
+            self._head_heard = head_seq
+            self._wake.set()
+
+    def renewed(self, asked_at: float, head_seq: int) -> None:
+        """The lease was extended by a request made at `asked_at` (monotonic seconds)."""
+        self._lease_ends = asked_at + self.around.lease_seconds
+        self.hear(head_seq)
+
+    def lose(self) -> None:
+        """Another worker may have the thread: stop everything, record nothing more."""
+        self.lost = True
+        for task in self.running.values():
+            task.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+    def finish(
+        self, call_id: CallId, events: tuple[Event, ...], doubt: str = "", verdict: Verdict | None = None
+    ) -> None:
+        """A call ended here: with events to record, or in doubt. After `stop` nobody listens any more."""
+        if self.running.pop(call_id, None) is None:
+            return
+        self._finished += events
+        if doubt:
+            self.doubts[call_id] = doubt
+        if verdict:
+            self.verdicts[call_id] = verdict
+        self._wake.set()
+
+    # -- the loop's own ------------------------------------------------------------------------------
+
+    @property
+    def local(self) -> Local:
+        """What `next_step` needs to know of this worker."""
+        return Local(frozenset(self.running), self.doubts, self.verdicts)
+
+    def now_ms(self) -> int:
+        """The store's clock."""
+        return self.store.now_ms()
+
+    def check_lease(self) -> None:
+        """Raise `LeaseLost` unless the lease is ours for certain, by our own monotonic clock."""
+        if self.lost or self.around.clock.monotonic() >= self._lease_ends:
+            raise LeaseLost(f"the lease on thread {self.thread_id} ended before it was renewed")
+
+    async def load(self) -> None:
+        """Read the log and fold it."""
+        self.state = fold(await self.store.read(self.thread_id), self.thread_id)
+
+    async def absorb(self) -> None:
+        """Record the calls that ended, then take in what others appended."""
+        if self._finished:
+            events, self._finished = tuple(self._finished), []
+            await self.append(*events)
+        if self._head_heard > self.state.head_seq:
+            for entry in await self.store.read(self.thread_id, self.state.head_seq):
+                apply(self.state, entry)
+            self._head_heard = max(self._head_heard, self.state.head_seq)
+
+    async def append(self, *events: Event, conditional: bool = False) -> bool:
+        """Append and apply. `conditional`: only if nobody else appended since our state.
+
+        False when the log had moved on so that these events no longer fit; then nothing was written, and
+        the loop decides again from what it reads. Raises `LeaseLost`, `StoreError`.
+        """
+        self._appends += 1
+        append_id = f"{self.claim.epoch}.{self._appends}"
+        head_seq = self.state.head_seq if conditional else None
+        try:
+            done = await again(
+                lambda: self.store.append(
+                    self.thread_id, events, append_id=append_id, epoch=self.claim.epoch, head_seq=head_seq
+                )
+            )
+        except (Stale, AlreadyDecided):
+            self._head_heard = self.state.head_seq + 1
+            return False
+        if done.first_seq == self.state.head_seq + 1:
+            for seq, event in enumerate(events, done.first_seq):
+                apply(self.state, Entry(seq, done.at_ms, event))  # type: ignore[arg-type]  # Event is the union's root
+        else:
+            self._head_heard = max(self._head_heard, done.head_seq)
+            for entry in await self.store.read(self.thread_id, self.state.head_seq):
+                apply(self.state, entry)
+        return True
+
+    def start(self, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
+        """Run a call beside the loop; it reports by `finish`."""
+        self.doubts.pop(call_id, None)
+        self.verdicts.pop(call_id, None)
+        self.running[call_id] = asyncio.create_task(work)
+
+    async def stop(self, call_ids: frozenset[CallId]) -> None:
+        """Cancel running calls and stop listening to them; what they had done is in doubt from here."""
+        tasks = [task for call_id in call_ids if (task := self.running.pop(call_id, None))]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=limits.STOP_SECONDS)
+
+    async def rest(self, until_ms: int | None = None) -> None:
+        """Wait for a call to end, for news, or for a time."""
+        timeout = None if until_ms is None else max(0.0, (until_ms - self.now_ms()) / 1000)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def attend(self, task: asyncio.Task[Any]) -> bool:
+        """Wait for the model's task while listening; a cancel of the thread stops it. False if stopped."""
+        task.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not task.done():
+                await self._wake.wait()
+                self._wake.clear()
+                await self.absorb()
+                if self.state.cancel is not None and not task.done():
+                    return False
+            return True
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=limits.STOP_SECONDS)
+
+    async def release(self, until_ms: int | None) -> bool:
+        """Give the thread back. False when something came in meanwhile: go on."""
+        status: ThreadStatus = self.state.status  # type: ignore[assignment]  # the same words, by test
+        if await self.store.release(
+            self.claim, seen_seq=self.state.head_seq, wake_at_ms=until_ms, status=status
+        ):
+            return True
+        self._head_heard = self.state.head_seq + 1
+        return False

@@ -1,0 +1,369 @@
+"""The composition root: agents, a store and a worker; the API that CLI, server and programs call.
+
+Every verb that changes something is one append: when it returns, the fact is in the log, fsynced. Nothing
+here decides what a thread does next; that is the worker's, through the events.
+"""
+
+import os
+import secrets
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+import msgspec
+
+from tenuto import limits
+from tenuto.agent import Agent
+from tenuto.approvals import call_digest, outcome_of
+from tenuto.clock import Clock, SystemClock
+from tenuto.errors import AlreadyDecided, ConfigurationError, Conflict, InvalidInput, UnknownAgent
+from tenuto.events import (
+    CancelRequested,
+    Entry,
+    Event,
+    InterruptId,
+    InterruptResolved,
+    Limits,
+    LimitsExtended,
+    MessageReceived,
+    ThreadId,
+    ThreadStarted,
+)
+from tenuto.loop.holder import Surroundings
+from tenuto.messages import Live, Model
+from tenuto.store import Store, open_store
+from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, again
+from tenuto.store.chain import ChainReport, verify_chain
+from tenuto.stream import Hub, Replayed
+from tenuto.thread import ThreadState, fold
+from tenuto.tools import InvalidArguments
+from tenuto.worker import Worker
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a runtime behaves. `worker` False: threads advance only by `drive` or in another process."""
+
+    worker: bool = True
+    concurrency: int = limits.WORKER_CONCURRENCY
+    lease_seconds: float = limits.LEASE_SECONDS
+    grace_seconds: float = limits.STOP_GRACE_SECONDS
+
+
+class Decision(TypedDict, total=False):
+    """What can go with a decision. `arguments`: the edited ones. `answer`: the answer to a question, or the
+    result of a call that happened. `digest`: what the person saw; another one is refused.
+    """
+
+    comment: str
+    arguments: Mapping[str, Any] | str | None
+    answer: str
+    digest: str | None
+    channel: str
+
+
+class Runtime:
+    """Use as `async with Runtime([agent], database="sqlite:///tenuto.db") as runtime:`.
+
+    `database` is a URL or a `Store`. `model` serves agents that name none. `TenutoError`s are raised as
+    documented at each verb; a `StoreError` may be raised by all.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent] = (),
+        database: str | Store = "sqlite:///tenuto.db",
+        *,
+        model: Model | None = None,
+        clock: Clock | None = None,
+        settings: Settings = Settings(),
+    ) -> None:
+        self.agents: dict[str, Agent] = {}
+        for agent in agents:
+            if agent.name in self.agents:
+                raise ConfigurationError(f"two agents are called {agent.name!r}")
+            self.agents[agent.name] = agent
+        self.store: Store = open_store(database) if isinstance(database, str) else database
+        self.hub = Hub(self.store)
+        self.owner = f"w{os.getpid()}-{secrets.token_hex(3)}"
+        self._settings = settings
+        self._model = model
+        self._models: dict[str, Model] = {}
+        self._forget: Callable[[], None] = lambda: None
+        self.worker = Worker(
+            Surroundings(
+                self.store,
+                clock or SystemClock(),
+                self.owner,
+                self._model_of,
+                self.hub.watch,
+                {},
+                settings.lease_seconds,
+            ),
+            self.agents,
+            self.hub,
+            concurrency=settings.concurrency,
+            claiming=settings.worker and bool(self.agents),
+        )
+
+    async def __aenter__(self) -> Self:
+        """Check every agent, open the database, start the worker.
+
+        Raises `ConfigurationError`, `NewerSchema`.
+        """
+        for agent in self.agents.values():
+            for tool in agent.tools:
+                tool.check()
+        await self.store.open()
+        self._forget = self.store.on_change(self.hub.changed)
+        if self.agents:
+            await self.worker.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let what runs come to rest (at once after an error), hand over the rest, close the database."""
+        try:
+            if self.agents:
+                await self.worker.stop(self._settings.grace_seconds if kind is None else 0.0)
+            for model in self._models.values():
+                close = getattr(model, "aclose", None)
+                if close is not None:
+                    await close()
+        finally:
+            self._forget()
+            await self.store.close()
+
+    # -- verbs ---------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        agent: str,
+        message: str,
+        *,
+        by: str = "user",
+        metadata: Mapping[str, Any] | None = None,
+        thread_id: str | None = None,
+    ) -> ThreadId:
+        """Start a thread with a first message and return its id.
+
+        With a `thread_id` (a UUID) of your own it is idempotent: the same again returns the same thread
+        and adds nothing. Raises `UnknownAgent`, `InvalidInput`.
+        """
+        chosen = self.agents.get(agent)
+        if chosen is None:
+            raise UnknownAgent(f"no agent {agent!r} here; there are: {', '.join(self.agents) or 'none'}")
+        data = dict(metadata or {})
+        try:
+            size = len(msgspec.json.encode(data))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"metadata is not JSON: {error}") from error
+        if size > limits.MAX_METADATA_BYTES:
+            raise InvalidInput(f"metadata has {size} bytes; at most {limits.MAX_METADATA_BYTES}")
+        events = (
+            ThreadStarted(chosen.name, chosen.fingerprint, chosen.limits, chosen.policy, data, by=by),
+            MessageReceived(_text("message", message), by=by),
+        )
+        new_id = ThreadId(str(uuid.uuid4()) if thread_id is None else _uuid(thread_id))
+        await again(lambda: self.store.create(new_id, events, append_id=f"start {new_id}"))
+        return new_id
+
+    async def send(self, thread_id: str, message: str, *, by: str = "user", channel: str = "") -> int:
+        """Add a message; returns its seq. Never refused for what the thread is doing: while calls are open it
+        waits behind their results, and a thread that ended goes on. Raises `ThreadNotFound`, `InvalidInput`.
+        """
+        return await self._external(thread_id, MessageReceived(_text("message", message), by, channel))
+
+    async def resolve(
+        self, interrupt_id: str, verb: str, *, by: str, **decision: Unpack[Decision]
+    ) -> InterruptResolved:
+        """Decide a pending interrupt, once; returns the event as recorded.
+
+        `verb`: approve, reject, edit (approval); answer (question); happened, did_not_happen, drop (review).
+        Raises `InterruptNotFound`; `AlreadyDecided` (by whom, what and when; also when it expired); `Stale`
+        when `digest` is not that of the pending call; `InvalidInput`, e.g. for edited arguments that the tool
+        refuses. Of these, only an expiry writes anything.
+        """
+        row = await self.store.interrupt(InterruptId(interrupt_id))
+        if row.outcome is not None:
+            raise decided(row)
+        outcome = outcome_of(row.kind, verb)
+        arguments, digest = "", ""
+        if outcome == "edited":
+            arguments, digest = self._edited(row, decision.get("arguments"))
+        elif decision.get("arguments") is not None:
+            raise InvalidInput(f"arguments go with 'edit', not with {verb!r}")
+        answer = decision.get("answer", "")
+        if outcome == "answered" and not answer.strip():
+            raise InvalidInput("a question needs an answer that is not blank")
+        event = InterruptResolved(
+            row.id,
+            outcome,
+            by=_short("by", by),
+            comment=_long("comment", decision.get("comment", "")),
+            arguments=arguments,
+            digest=digest,
+            answer=_long("answer", answer),
+            channel=_short("channel", decision.get("channel", "")) if decision.get("channel") else "",
+        )
+        append_id = uuid.uuid4().hex
+        await again(lambda: self.store.resolve(event, append_id=append_id, digest=decision.get("digest")))
+        return event
+
+    async def cancel(self, thread_id: str, *, by: str = "", reason: str = "") -> None:
+        """Ask for the thread to stop; whoever runs it does so within a second. Raises `ThreadNotFound`, and
+        `Conflict` when it has ended already.
+        """
+        row = await self.store.thread(ThreadId(thread_id))
+        if row.status in ("completed", "failed", "halted", "cancelled"):
+            raise Conflict(f"thread {thread_id} has ended already: {row.status}")
+        await self._external(thread_id, CancelRequested(by, _long("reason", reason)))
+
+    async def extend(self, thread_id: str, *, by: str = "", **more: Unpack["More"]) -> None:
+        """Give this turn more steps, tokens, cost or seconds; a halted or failed thread goes on.
+
+        Raises `ThreadNotFound`, `InvalidInput`, `Conflict` for a completed or cancelled thread.
+        """
+        given = Limits(**more)
+        if min(given.steps, given.tokens, given.cost, given.seconds) < 0:
+            raise InvalidInput("an extension is not negative")
+        row = await self.store.thread(ThreadId(thread_id))
+        if row.status in ("completed", "cancelled"):
+            raise Conflict(f"thread {thread_id} is {row.status}; send a message to go on")
+        await self._external(thread_id, LimitsExtended(given, by))
+
+    async def wait(self, thread_id: str, timeout: float | None = None) -> ThreadState:
+        """The state once the thread ends or waits for somebody, or as it is after `timeout` seconds."""
+        await self.hub.wait(ThreadId(thread_id), timeout)
+        return await self.state(thread_id)
+
+    async def drive(self, thread_id: str) -> bool:
+        """Advance this thread here until it rests; False when it is not ready or runs elsewhere."""
+        return await self.worker.drive(ThreadId(thread_id))
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    async def state(self, thread_id: str) -> ThreadState:
+        """What is true of the thread now. Raises `ThreadNotFound`."""
+        return fold(await self.store.read(ThreadId(thread_id)), ThreadId(thread_id))
+
+    async def events(self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS) -> list[Entry]:
+        """Events with seq > after. Raises `ThreadNotFound`."""
+        return await self.store.read(ThreadId(thread_id), after, min(limit, limits.MAX_PAGE_ROWS))
+
+    def follow(
+        self, thread_id: str, after: int = 0, *, rest: bool = False
+    ) -> AsyncGenerator[Entry | Replayed | Live, None]:
+        """Replay, `Replayed`, then live; with `rest`, until the thread rests. Close it when done."""
+        return self.hub.follow(ThreadId(thread_id), after, rest)
+
+    async def interrupts(self, **filters: Any) -> list[InterruptRow]:
+        """The inbox: pending interrupts, oldest first; filters as in `Store.interrupts`."""
+        return await self.store.interrupts(**filters)
+
+    async def threads(self, **filters: Any) -> list[ThreadRow]:
+        """Threads, newest first; filters as in `Store.threads`."""
+        return await self.store.threads(**filters)
+
+    async def workers(self) -> list[WorkerRow]:
+        """The workers that live now and claim threads, in any process on this database."""
+        return [worker for worker in await self.store.workers() if worker.agents]
+
+    async def verify(self, thread_id: str) -> ChainReport:
+        """Check the thread's hash chain. Raises `ThreadNotFound`."""
+        rows: list[StoredEvent] = []
+        while page := await self.store.stored(ThreadId(thread_id), rows[-1].seq if rows else 0):
+            rows += page
+        return verify_chain(ThreadId(thread_id), rows)
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    async def _external(self, thread_id: str, event: Event) -> int:
+        append_id = uuid.uuid4().hex
+        done = await again(lambda: self.store.append(ThreadId(thread_id), (event,), append_id=append_id))
+        return done.head_seq
+
+    def _edited(self, row: InterruptRow, arguments: Mapping[str, Any] | str | None) -> tuple[str, str]:
+        if arguments is None:
+            raise InvalidInput("'edit' needs the new arguments")
+        agent = self.agents.get(row.agent)
+        tool = agent.by_name.get(row.name) if agent else None
+        if tool is None:
+            raise UnknownAgent(f"editing {row.name} needs agent {row.agent!r} here, with that tool")
+        raw = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        try:
+            exact = tool.validate(raw)
+        except InvalidArguments as error:
+            raise InvalidInput(str(error)) from error
+        return exact, call_digest(row.name, exact, tool.digest)
+
+    def _model_of(self, agent: Agent) -> Model:
+        if agent.model is not None and not isinstance(agent.model, str):
+            return agent.model
+        if self._model is not None:
+            return self._model
+        name = agent.model or ""
+        if name not in self._models:
+            from tenuto.models.openai import OpenAIModel
+
+            named = {"PROVIDER_MODEL": name} if name else {}
+            self._models[name] = OpenAIModel.from_environment({**os.environ, **named})
+        return self._models[name]
+
+
+class More(TypedDict, total=False):
+    """What an extension can give."""
+
+    steps: int
+    tokens: int
+    cost: float
+    seconds: float
+
+
+def decided(row: InterruptRow) -> AlreadyDecided:
+    """The conflict that says who decided what, and when."""
+    return AlreadyDecided(
+        f"{row.kind} {row.id} is decided already: {row.outcome} by {row.by or 'unknown'}",
+        interrupt_id=row.id,
+        outcome=row.outcome,
+        by=row.by,
+        at_ms=row.resolved_at_ms,
+    )
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise InvalidInput(f"thread_id {text[:100]!r} is not a UUID") from error
+
+
+def _bounded(name: str, text: object, most: int) -> str:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} is not a string")
+    if len(text) > most:
+        raise InvalidInput(f"{name} has {len(text)} characters; at most {most}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{name} has a lone surrogate at {error.start}; it is not text") from error
+    return text
+
+
+def _text(name: str, text: str) -> str:
+    if not _bounded(name, text, limits.MAX_MESSAGE_CHARACTERS).strip():
+        raise InvalidInput(f"{name} is blank; it needs some text")
+    return text
+
+
+def _long(name: str, text: str) -> str:
+    return _bounded(name, text, limits.MAX_COMMENT_CHARACTERS)
+
+
+def _short(name: str, text: str) -> str:
+    if not text.strip():
+        raise InvalidInput(f"{name} is blank; say who")
+    return _bounded(name, text, limits.MAX_NAME_CHARACTERS)

@@ -1,0 +1,329 @@
+"""The store contract: what every database must do, in one page.
+
+The lease is the queue. A thread row has `ready_at`, `lease_owner`, `lease_until`, `epoch`, `head_seq` and
+`head_hash`. An external append sets `ready_at` to now; `claim` takes rows whose `ready_at` has come and
+that no live lease holds, and increments the epoch; `ready_at` stays until `release`, which refuses when
+the log has grown past what the holder saw. So a thread whose holder died is simply claimable again when
+its lease ends: no message exists that could be lost.
+
+External events (message, resolution, cancel, extension) need no lease. All others carry the epoch of
+their holder, and are refused (`LeaseLost`) once anybody claimed the thread after it.
+
+Each append has an id chosen by the caller. The same id again on the same thread returns the first
+outcome and writes nothing, so an append whose commit is unknown is safely tried again.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from tenuto import limits
+from tenuto.errors import ConfigurationError, StoreError
+from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, Outcome, ThreadId
+
+T = TypeVar("T")
+
+ThreadStatus = Literal[
+    "running",
+    "sleeping",
+    "awaiting_approval",
+    "awaiting_answer",
+    "awaiting_review",
+    "completed",
+    "failed",
+    "halted",
+    "cancelled",
+]
+ENDED: frozenset[str] = frozenset({"completed", "failed", "halted", "cancelled"})
+
+
+class ThreadRow(msgspec.Struct, frozen=True):
+    """A thread at a glance, from the projection. `status` is "running" from any external event until the
+    holder has dealt with it. `ready_at_ms` is None when only an external event can move the thread.
+    """
+
+    id: ThreadId
+    agent: str
+    status: ThreadStatus
+    head_seq: int
+    created_at_ms: int
+    updated_at_ms: int
+    ready_at_ms: int | None
+    lease_owner: str | None
+    metadata: dict[str, Any]
+
+
+class InterruptRow(msgspec.Struct, frozen=True):
+    """A pause that needs or needed a person. `outcome` is None while it is pending."""
+
+    id: InterruptId
+    thread_id: ThreadId
+    agent: str
+    kind: InterruptKind
+    call_id: str
+    name: str
+    arguments: str
+    prompt: str
+    digest: str
+    options: tuple[str, ...]
+    raised_seq: int
+    raised_at_ms: int
+    expires_at_ms: int
+    outcome: Outcome | None = None
+    by: str = ""
+    comment: str = ""
+    resolved_at_ms: int | None = None
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A live worker, and the agents whose threads it takes."""
+
+    owner: str
+    agents: tuple[str, ...]
+    pid: int
+    started_at_ms: int
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where an append landed: its events are `first_seq` .. `head_seq`, all at `at_ms`."""
+
+    first_seq: int
+    head_seq: int
+    at_ms: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The right to advance one thread, fenced by `epoch`, until the lease ends."""
+
+    thread_id: ThreadId
+    agent: str
+    epoch: int
+    head_seq: int
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What a claim took, and when (ms, None for never) the next thread of these agents becomes ready."""
+
+    claims: tuple[Claim, ...]
+    next_ready_ms: int | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A thread's log has grown to `head_seq`. `external`: by something else than its lease holder here."""
+
+    thread_id: ThreadId
+    head_seq: int
+    external: bool
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event as it lies in the database, for `verify` and export. `body` and `salt` are None once erased;
+    `body_hash`, SHA-256(salt, body), outlives them.
+    """
+
+    seq: int
+    version: int
+    type: str
+    at_ms: int
+    salt: bytes | None
+    body: bytes | None
+    body_hash: bytes
+    hash: bytes
+
+
+class Store(Protocol):
+    """All methods may raise `StoreError` (locked, full, corrupt, unreachable); then nothing was written
+    unless the text says that the outcome is unknown, and the same append id may be tried again.
+    """
+
+    async def open(self) -> None:
+        """Open or create the database and bring its schema up to date. Raises `NewerSchema`."""
+        ...
+
+    async def close(self) -> None:
+        """Write what waits, close everything. Idempotent."""
+        ...
+
+    def now_ms(self) -> int:
+        """The store's clock."""
+        ...
+
+    async def create(self, thread_id: ThreadId, events: Sequence[Event], *, append_id: str) -> Appended:
+        """Start a thread; the first event is `ThreadStarted`. It is ready at once.
+
+        Raises `Conflict` when the thread exists and was not created by this append id.
+        """
+        ...
+
+    async def append(
+        self,
+        thread_id: ThreadId,
+        events: Sequence[Event],
+        *,
+        append_id: str,
+        epoch: int | None = None,
+        head_seq: int | None = None,
+    ) -> Appended:
+        """Append all events or none, fsynced when this returns.
+
+        Without `epoch` the events are external ones and make the thread ready now. With it they are the
+        lease holder's; `LeaseLost` when the epoch has moved on. `head_seq` is a condition: `Stale` when the
+        log has grown past it. An `InterruptResolved` whose interrupt is not pending is `AlreadyDecided`; a
+        `CallFinished` needs no check here, the fold ignores nothing and the holder is alone.
+        Raises `ThreadNotFound`.
+        """
+        ...
+
+    async def resolve(
+        self, event: InterruptResolved, *, append_id: str, digest: str | None = None
+    ) -> tuple[ThreadId, Appended]:
+        """Decide a pending interrupt, once: compare-and-set in the append's transaction.
+
+        Late (past `expires_at` on the store's clock) means expired, whoever comes first: then the event
+        written is the expiry and `AlreadyDecided` with outcome "expired" is raised. Raises
+        `InterruptNotFound`; `AlreadyDecided` with who, what and when; `Stale` when `digest` is given and is
+        not the pending one's.
+        """
+        ...
+
+    async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
+        """Events with seq > after, in order. Raises `ThreadNotFound`, `Undecodable`."""
+        ...
+
+    async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        """The same, undecoded. Raises `ThreadNotFound`."""
+        ...
+
+    async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
+        """Take up to `limit` ready threads of these agents, longest ready first."""
+        ...
+
+    async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
+        """Claim one given thread if it is ready and free; None otherwise."""
+        ...
+
+    async def renew(
+        self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
+    ) -> dict[ThreadId, int]:
+        """Extend leases; returns the head of each thread still held. One that is missing was lost."""
+        ...
+
+    async def release(
+        self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus
+    ) -> bool:
+        """Give the thread back until `wake_at_ms` or the next external event.
+
+        False, and the lease is kept, when the log has grown past `seen_seq`. Raises `LeaseLost`.
+        """
+        ...
+
+    async def thread(self, thread_id: ThreadId) -> ThreadRow:
+        """Raises `ThreadNotFound`."""
+        ...
+
+    async def threads(
+        self,
+        *,
+        status: ThreadStatus | None = None,
+        agent: str | None = None,
+        before: tuple[int, ThreadId] | None = None,
+        limit: int = 100,
+    ) -> list[ThreadRow]:
+        """Newest first by (created_at_ms, id); `before` is the last row of the page before."""
+        ...
+
+    async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
+        """Raises `InterruptNotFound`."""
+        ...
+
+    async def interrupts(
+        self,
+        *,
+        pending: bool | None = True,
+        thread_id: ThreadId | None = None,
+        agent: str | None = None,
+        after: tuple[int, InterruptId] | None = None,
+        limit: int = 100,
+    ) -> list[InterruptRow]:
+        """Oldest first by (raised_at_ms, id). `pending` None: decided ones too."""
+        ...
+
+    async def put_blobs(self, blobs: dict[str, bytes]) -> None:
+        """Keep bodies under their SHA-256 hex digest. Idempotent."""
+        ...
+
+    async def blob(self, digest: str) -> bytes:
+        """Raises `NotFound`."""
+        ...
+
+    async def register(self, owner: str, agents: Sequence[str]) -> None:
+        """Announce a live worker. It disappears by itself when its process dies."""
+        ...
+
+    async def workers(self) -> list[WorkerRow]:
+        """The workers that are alive now, in any process."""
+        ...
+
+    async def prune(self, *, ended_before_ms: int, limit: int = 1000) -> int:
+        """Delete whole threads that ended before then; only ever on a person's command."""
+        ...
+
+    def on_change(self, callback: Callable[[list[Change]], None]) -> Callable[[], None]:
+        """Call back, on the event loop that opened the store, after each commit by this process and soon
+        after each commit by another. Returns the unsubscriber.
+        """
+        ...
+
+
+def body_hash(salt: bytes, body: bytes) -> bytes:
+    """SHA-256(salt, body): what stays in the chain when salt and body are erased."""
+    return hashlib.sha256(salt + body).digest()
+
+
+def chain_hash(
+    previous: bytes, thread_id: str, seq: int, version: int, type_name: str, at_ms: int, hashed_body: bytes
+) -> bytes:
+    """The hash of one event: SHA-256 over the previous hash, the event's place and its body hash.
+
+    The fields are joined by newlines between two fixed-width hashes, so no two different tuples meet.
+    The first event's `previous` is 32 zero bytes.
+    """
+    middle = f"\n{thread_id}\n{seq}\n{version}\n{type_name}\n{at_ms}\n".encode()
+    return hashlib.sha256(previous + middle + hashed_body).digest()
+
+
+async def again(work: Callable[[], Awaitable[T]]) -> T:
+    """Try an append again whose commit is unknown; its append id makes that safe.
+
+    Raises what `work` raises: at once for a refusal, after `STORE_ATTEMPTS` for a store that stays down.
+    """
+    for attempt in range(limits.STORE_ATTEMPTS - 1):
+        try:
+            return await work()
+        except StoreError as error:
+            if not error.facts.get("unknown"):
+                raise
+            await asyncio.sleep(0.1 * 4**attempt)
+    return await work()
+
+
+def open_store(url: str, *, inline: bool = False) -> Store:
+    """The store for a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:`.
+
+    `inline` runs the writer on the caller's own task, for simulations. Raises `ConfigurationError`. Nothing
+    is opened yet.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme == "sqlite" and separator:
+        from tenuto.store.sqlite import SQLiteStore
+
+        path = rest if rest == ":memory:" else rest.removeprefix("/")
+        if path in ("", "/:memory:", ":memory:"):
+            path = ":memory:"
+        return SQLiteStore(path, inline=inline)
+    raise ConfigurationError(
+        f"database URL {url!r} is not supported; use sqlite:///file.db or sqlite://:memory:"
+    )

@@ -1,0 +1,208 @@
+"""Workers: claim threads that are ready, advance them, renew their leases, hand them over.
+
+A worker is one asyncio task per claimed thread, one that claims and one that renews. It keeps no queue: the
+lease in the store is the queue, so a worker that dies loses nothing but the time until its lease ends.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+
+from tenuto import limits
+from tenuto.agent import Agent
+from tenuto.errors import LeaseLost, StoreError, TenutoError, Undecodable
+from tenuto.events import InterruptRaised, ThreadId
+from tenuto.loop import Holder, advance
+from tenuto.loop.holder import Surroundings
+from tenuto.steps import trouble
+from tenuto.store.base import Change, Claim
+from tenuto.stream import Hub
+from tenuto.tools import error_text
+
+logger = logging.getLogger("tenuto.worker")
+
+
+class Worker:
+    """Advances threads of `agents` in this process. `claiming` False: only those given to `drive`."""
+
+    def __init__(
+        self, around: Surroundings, agents: Mapping[str, Agent], hub: Hub, *, concurrency: int, claiming: bool
+    ) -> None:
+        self._around = around
+        self._store = around.store
+        self._agents = agents
+        self._hub = hub
+        self._concurrency = concurrency
+        self._claiming = claiming
+        self._holders: dict[ThreadId, Holder] = {}
+        self._failures: dict[ThreadId, int] = {}
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._full = False
+        self._forget: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Announce this worker and begin. Raises `StoreError`."""
+        await self._store.register(self._around.owner, tuple(self._agents) if self._claiming else ())
+        self._forget = self._store.on_change(self._changed)
+        self._tasks = [asyncio.create_task(self._renew())]
+        if self._claiming:
+            self._tasks.append(asyncio.create_task(self._claim()))
+
+    async def stop(self, grace_seconds: float = limits.STOP_GRACE_SECONDS) -> None:
+        """Take nothing new, let what runs come to rest within `grace_seconds`, hand over what does not.
+
+        A thread handed over is ready for another worker at once; its running `once` calls are in doubt.
+        """
+        self._stopping = True
+        self._wake.set()
+        running = [holder.task for holder in self._holders.values() if holder.task]
+        if running:
+            await asyncio.wait(running, timeout=grace_seconds)
+        left = list(self._holders.values())
+        for holder in left:
+            if holder.task:
+                holder.task.cancel()
+        await asyncio.gather(*(h.task for h in left if h.task), return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._forget()
+
+    async def drive(self, thread_id: ThreadId) -> bool:
+        """Advance this one thread here until it rests. False when it is not ready, or another has it."""
+        asked_at = self._around.clock.monotonic()
+        claim = await self._store.take(
+            self._around.owner, thread_id, lease_seconds=self._around.lease_seconds
+        )
+        if claim is None or claim.agent not in self._agents:
+            return False
+        task = self._take(claim, asked_at)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        return True
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            if not change.external:
+                continue
+            if holder := self._holders.get(change.thread_id):
+                holder.hear(change.head_seq)
+            else:
+                self._wake.set()
+
+    async def _claim(self) -> None:
+        while not self._stopping:
+            timeout = limits.POLL_SECONDS
+            self._wake.clear()
+            room = self._concurrency - len(self._holders)
+            self._full = room <= 0
+            if room > 0:
+                asked_at = self._around.clock.monotonic()
+                try:
+                    claimed = await self._store.claim(
+                        self._around.owner, self._agents, limit=room, lease_seconds=self._around.lease_seconds
+                    )
+                except StoreError:
+                    logger.exception("claiming failed; trying again in %s s", timeout)
+                else:
+                    for claim in claimed.claims:
+                        self._take(claim, asked_at)
+                    if claimed.next_ready_ms is not None:
+                        wait = (claimed.next_ready_ms - self._store.now_ms()) / 1000
+                        timeout = min(timeout, max(wait, 0.0))
+                    self._full = len(claimed.claims) == room
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
+
+    def _take(self, claim: Claim, asked_at: float) -> asyncio.Task[None]:
+        holder = Holder(self._around, self._agents[claim.agent], claim, asked_at)
+        self._holders[claim.thread_id] = holder
+        holder.task = asyncio.create_task(self._hold(holder))
+        return holder.task
+
+    async def _hold(self, holder: Holder) -> None:
+        thread_id = holder.thread_id
+        try:
+            await holder.load()
+            await advance(holder)
+            self._failures.pop(thread_id, None)
+        except asyncio.CancelledError:
+            if holder.lost:
+                logger.warning("thread %s: lease lost, stopped", thread_id)
+            else:
+                await self._hand_over(holder, 0.0)
+                raise
+        except LeaseLost as error:
+            logger.warning("%s", error)
+        except Undecodable as error:
+            logger.warning("thread %s left to a newer worker: %s", thread_id, error)
+            await self._hand_over(holder, limits.RETRY_LATER_SECONDS)
+        except Exception as error:
+            logger.exception("thread %s: advancing failed", thread_id)
+            await self._back_off(holder, error)
+        finally:
+            self._holders.pop(thread_id, None)
+            if self._full:
+                self._wake.set()
+            self._hub.rested(thread_id)
+
+    async def _hand_over(self, holder: Holder, after_seconds: float) -> None:
+        """Stop what runs and make the thread ready again `after_seconds` from now, for anybody."""
+        await holder.stop(frozenset(holder.running))
+        try:
+            row = await self._store.thread(holder.thread_id)
+            wake_at_ms = self._store.now_ms() + round(after_seconds * 1000)
+            await self._store.release(
+                holder.claim, seen_seq=row.head_seq, wake_at_ms=wake_at_ms, status="running"
+            )
+        except TenutoError as error:
+            # The lease ends by itself.
+            logger.warning("thread %s: not handed over: %s", holder.thread_id, error)
+
+    async def _back_off(self, holder: Holder, error: Exception) -> None:
+        """A thread that cannot be advanced waits longer each time, then asks a person."""
+        failures = self._failures[holder.thread_id] = self._failures.get(holder.thread_id, 0) + 1
+        loaded = holder.state.head_seq > 0
+        if failures >= limits.POISON_ATTEMPTS and loaded and not isinstance(error, StoreError):
+            event: InterruptRaised = trouble(holder.state, error_text(error), failures)
+            try:
+                await holder.append(event)
+                self._failures.pop(holder.thread_id, None)
+                await holder.release(None)
+                return
+            except TenutoError:
+                logger.exception("thread %s: no person could be asked", holder.thread_id)
+        await self._hand_over(holder, min(2.0**failures, limits.RETRY_LATER_SECONDS))
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._around.lease_seconds / 3)
+            holders = dict(self._holders)
+            if not holders:
+                continue
+            asked_at = self._around.clock.monotonic()
+            claims = [holder.claim for holder in holders.values()]
+            try:
+                heads = await self._store.renew(
+                    self._around.owner, claims, lease_seconds=self._around.lease_seconds
+                )
+            except StoreError:
+                logger.exception("renewing leases failed; trying again")
+                continue
+            for thread_id, holder in holders.items():
+                if self._holders.get(thread_id) is not holder:
+                    continue
+                if thread_id in heads:
+                    holder.renewed(asked_at, heads[thread_id])
+                else:
+                    holder.lose()
