@@ -1,0 +1,35 @@
+"""Tools: typed Python functions that a model may call, and that say what calling them does.
+
+`tool.py` holds the decorator and the `Tool`; `signature.py` turns a function into a JSON schema and a
+model's argument text into the one canonical JSON that is shown, approved and run; `arguments.py` reads
+that text strictly; `running.py` runs functions and gives them their context; `results.py` says what a
+model reads of a value or an error.
+
+Nothing here decides whether a call runs, appends an event or knows a thread. Arguments are never guessed
+and never repaired: what is not valid comes back to the model as an error. pydantic is imported only when a
+schema is first needed.
+"""
+
+from tenuto.tools.arguments import InvalidArguments
+from tenuto.tools.builtin import ask_person, wait_until
+from tenuto.tools.results import clean, error_text, result_text
+from tenuto.tools.running import ToolContext, running_tool_threads
+from tenuto.tools.tool import DidNotHappen, Happened, Tool, Unknown, Until, Verdict, tool
+
+__all__ = [
+    "DidNotHappen",
+    "Happened",
+    "InvalidArguments",
+    "Tool",
+    "ToolContext",
+    "Unknown",
+    "Until",
+    "Verdict",
+    "ask_person",
+    "clean",
+    "error_text",
+    "result_text",
+    "running_tool_threads",
+    "tool",
+    "wait_until",
+]
