@@ -168,8 +168,8 @@ class Tool:
     async def run(self, arguments: str, context: ToolContext) -> object:
         """Call the function with exactly these canonical arguments. Raises what it raises.
 
-        Raises `NotDone` when it was not even called. A synchronous function runs in a thread; cancelling does
-        not stop that, it only sets nothing in motion any more here.
+        Raises `NotDone` when it was not even called. A synchronous function runs in a thread,
+        which cancelling does not stop: it goes on, and keeps its place, until it returns.
         """
         signature = self._signature
         try:
