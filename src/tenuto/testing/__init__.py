@@ -1,0 +1,32 @@
+"""Fakes that ship: what Tenuto is tested with, for those who test their own agents.
+
+A `ScriptedModel` stands in for a model inside the process; a `ScriptedProvider` is a whole provider behind
+real HTTP, with faults on demand; a `FakeClock` moves when told to. Each is imported only when it is asked
+for, so that a test which needs none of HTTP does not load a server. Nothing here is used by the rest of
+the package, and nothing here patches it: every fake goes in where the real thing would.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tenuto.clock import FakeClock
+    from tenuto.models.scripted import ScriptedModel, call
+    from tenuto.testing.provider import Answer, ScriptedProvider
+
+__all__ = ["Answer", "FakeClock", "ScriptedModel", "ScriptedProvider", "call"]
+
+_PLACES = {
+    "Answer": "tenuto.testing.provider",
+    "FakeClock": "tenuto.clock",
+    "ScriptedModel": "tenuto.models.scripted",
+    "ScriptedProvider": "tenuto.testing.provider",
+    "call": "tenuto.models.scripted",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
