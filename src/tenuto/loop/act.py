@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tenuto import limits
 from tenuto.approvals import call_digest
 from tenuto.errors import NotDone
-from tenuto.events import CallFinished, CallStarted
+from tenuto.events import Call, CallFinished, CallStarted, Event
 from tenuto.loop.holder import Holder
 from tenuto.messages import ToolProgress
 from tenuto.steps import RunCalls
@@ -38,6 +38,19 @@ async def act(holder: Holder, step: RunCalls) -> None:
             holder.start(call.id, _run(holder, call))
     for call in verify:
         holder.start(call.id, _verify(holder, call))
+
+
+async def start_reads(holder: Holder, calls: tuple[Call, ...]) -> tuple[Event, ...]:
+    """Dispatch the ungated reads of a reply before it is committed: they have no effect, so nothing is lost.
+
+    Returns what those have to record that ended at once, to go into the reply's own commit.
+    """
+    reads = [call for call in calls if call.effect == "read" and not call.gated and not call.error]
+    for call in reads[: limits.MAX_CONCURRENT_CALLS]:
+        holder.start(call.id, _run(holder, CallState(call, "planned", call.exact, call.digest)))
+    if reads:
+        await asyncio.sleep(0)
+    return holder.take_finished()
 
 
 def _intent(holder: Holder, call: CallState) -> CallStarted:

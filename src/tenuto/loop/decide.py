@@ -1,6 +1,5 @@
 """Ask the model: render, stream the reply, record it."""
 
-import asyncio
 import hashlib
 
 import msgspec
@@ -10,6 +9,7 @@ from tenuto.approvals import plan
 from tenuto.context import lint
 from tenuto.errors import ModelError
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
+from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
 from tenuto.messages import Message, Reply, Request
 from tenuto.tools import error_text
@@ -34,17 +34,16 @@ async def decide(holder: Holder) -> None:
     request = Request(messages, agent.schemas, dict(agent.parameters))
     started = holder.around.clock.monotonic()
     model = holder.around.model_of(agent)
-    task = asyncio.create_task(model.reply(request, holder.around.watch(holder.thread_id)))
-    if not await holder.attend(task):
-        return
     try:
-        reply: Reply = task.result()
+        reply = await holder.ask(model.reply(request, holder.around.watch(holder.thread_id)))
     except ModelError as error:
         await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))
         return
     except Exception as error:  # noqa: BLE001  a user's own Model may raise anything; it fails the step
         logger.exception("thread %s: the model raised what it may not", holder.thread_id)
         await holder.append(ModelFailed(state.step + 1, error_text(error)))
+        return
+    if reply is None:
         return
     event = ModelReplied(
         step=state.step + 1,
@@ -64,7 +63,7 @@ async def decide(holder: Holder) -> None:
     # One commit for the usual end; a message that slipped in makes it refuse, and is answered.
     ended = not event.calls and state.head_seq == seen_seq
     if not ended or not await holder.append(event, ThreadCompleted(reply.text), conditional=True):
-        await holder.append(event)
+        await holder.append(event, *await start_reads(holder, event.calls))
 
 
 def _plan(holder: Holder, reply: Reply) -> tuple[Call, ...]:

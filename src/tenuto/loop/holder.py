@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tenuto import limits
 from tenuto.agent import Agent
@@ -17,6 +17,7 @@ from tenuto.steps import Local, Verdict
 from tenuto.store.base import Claim, Store, ThreadStatus, again
 from tenuto.thread import ThreadState, apply, fold
 
+T = TypeVar("T")
 logger = logging.getLogger("tenuto.loop")
 
 
@@ -51,6 +52,8 @@ class Holder:
         self.verdicts: dict[CallId, Verdict] = {}
         self.task: asyncio.Task[None] | None = None
         self.lost = False
+        self._asking: asyncio.Task[Any] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._finished: list[Event] = []
         self._wake = asyncio.Event()
         self._head_heard = claim.head_seq
@@ -64,6 +67,8 @@ class Holder:
         if head_seq > self._head_heard:
             self._head_heard = head_seq
             self._wake.set()
+            if self._asking is not None and (self._looking is None or self._looking.done()):
+                self._looking = asyncio.create_task(self._look())
 
     def renewed(self, asked_at: float, head_seq: int) -> None:
         """The lease was extended by a request made at `asked_at` (monotonic seconds)."""
@@ -114,8 +119,7 @@ class Holder:
     async def absorb(self) -> None:
         """Record the calls that ended, then take in what others appended."""
         if self._finished:
-            events, self._finished = tuple(self._finished), []
-            await self.append(*events)
+            await self.append(*self.take_finished())
         if self._head_heard > self.state.head_seq:
             for entry in await self.store.read(self.thread_id, self.state.head_seq):
                 apply(self.state, entry)
@@ -172,21 +176,31 @@ class Holder:
             pass
         self._wake.clear()
 
-    async def attend(self, task: asyncio.Task[Any]) -> bool:
-        """Wait for the model's task while listening; a cancel of the thread stops it. False if stopped."""
-        task.add_done_callback(lambda _: self._wake.set())
+    async def ask(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Await the model, on this task, while listening; None when a cancel of the thread broke it off."""
+        task = self._asking = asyncio.current_task()
         try:
-            while not task.done():
-                await self._wake.wait()
-                self._wake.clear()
-                await self.absorb()
-                if self.state.cancel is not None and not task.done():
-                    return False
-            return True
+            return await work
+        except asyncio.CancelledError:
+            if self.state.cancel is None or self.lost or task is None or task.uncancel():
+                raise
+            return None
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=limits.STOP_SECONDS)
+            self._asking = None
+            if self._looking is not None:
+                await self._looking
+                self._looking = None
+
+    async def _look(self) -> None:
+        """Take in what others appended during a model call, and break it off if that is a cancel."""
+        await self.absorb()
+        if self._asking is not None and self.state.cancel is not None:
+            self._asking.cancel()
+
+    def take_finished(self) -> tuple[Event, ...]:
+        """What the calls that ended here have to record, for an append that has more to say."""
+        events, self._finished = tuple(self._finished), []
+        return events
 
     async def release(self, until_ms: int | None) -> bool:
         """Give the thread back. False when something came in meanwhile: go on."""
