@@ -1,0 +1,262 @@
+"""The store on SQLite: one file, any number of processes on one machine, nothing to install.
+
+sqlite.py           the store: opening, timers, workers; the verbs, each handed on to one of
+sqlite_read.py      ... reads, on the calling thread and a connection of their own
+sqlite_write.py     ... writes, inside a transaction
+sqlite_commit.py    the group commit around these transactions
+sqlite_file.py      the file and its schema
+sqlite_workers.py   who is alive
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from tenuto.clock import Clock, SystemClock
+from tenuto.errors import Conflict, InvalidInput, StoreError
+from tenuto.events import Event, InterruptResolved, ThreadId
+from tenuto.limits import (
+    CHANGE_POLL_SECONDS,
+    MAX_BATCH_APPENDS,
+    MAX_EVENT_BYTES,
+    MAX_PAGE_ROWS,
+    OWNER_SCAN_SECONDS,
+)
+from tenuto.store.base import Appended, Change, Claim, Claimed, ThreadStatus, WorkerRow
+from tenuto.store.sqlite_commit import GroupCommit
+from tenuto.store.sqlite_file import open_file
+from tenuto.store.sqlite_read import Reads
+from tenuto.store.sqlite_workers import (
+    check_owner,
+    is_alive,
+    lock_worker,
+    owners_with_files,
+    sign_lock,
+    unlock_worker,
+)
+from tenuto.store.sqlite_write import SQL, Transaction, append_key, encoded
+
+Result = TypeVar("Result")
+
+
+class SQLiteStore(Reads):
+    """A `Store` (see there) on the file `path`, or in memory. All its methods belong to the event loop that
+    opened it. `inline` has no thread, no timers and no group commit.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        inline: bool = False,
+        clock: Clock | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.path = path
+        self._inline = inline
+        self._clock = clock or SystemClock()
+        self._random_bytes = random_bytes
+        self._commits: GroupCommit | None = None
+        self._writing: sqlite3.Connection | None = None
+        self._closing = False
+        self._callbacks: list[Callable[[list[Change]], None]] = []
+        self._locks: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._burials: set[asyncio.Task[None]] = set()
+
+    # -- opening and closing -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._commits is not None:
+            return
+        if self._inline or self.path == ":memory:":
+            writing, reading = open_file(self.path)
+        else:
+            # A migration by another process can take a while; the loop goes on meanwhile.
+            writing, reading = await asyncio.to_thread(open_file, self.path)
+        self._writing, self._reading, self._closing = writing, reading, False
+        self._commits = GroupCommit(
+            self.path, writing, self._clock, self._random_bytes, self._announce, inline=self._inline
+        )
+        if self.path == ":memory:":
+            return
+        self._bury_dead(owners_with_files(self.path))
+        await self._wait_for_burials()
+        if not self._inline:
+            self._every(OWNER_SCAN_SECONDS, self._bury_dead)
+            if self._callbacks:
+                self._every(CHANGE_POLL_SECONDS, self._commits.poll)
+
+    async def close(self) -> None:
+        if self._commits is None or self._closing:
+            return
+        self._closing = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await self._wait_for_burials()
+        for owner in list(self._locks):
+            await self._bury(owner, self._locks.pop(owner))
+        await self._commits.close()
+        for connection in (self._reading, self._writing):
+            if connection is not None:
+                connection.close()  # in memory both are one, and closing twice is allowed
+        self._commits = self._writing = self._reading = None
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    async def _write(self, operation: Callable[[Transaction], Result]) -> Result:
+        if self._commits is None:
+            raise StoreError(f"{self.path}: the store is not open")
+        return await self._commits.write(operation)
+
+    def _every(self, seconds: float, work: Callable[[], None]) -> None:
+        def tick() -> None:
+            self._timers[work.__name__] = loop.call_later(seconds, tick)
+            work()
+
+        loop = asyncio.get_running_loop()
+        self._timers[work.__name__] = loop.call_later(seconds, tick)
+
+    # -- events ------------------------------------------------------------------------------------------
+
+    async def create(self, thread_id: ThreadId, events: Sequence[Event], *, append_id: str) -> Appended:
+        rows, key = encoded(events), append_key(append_id)
+        return await self._write(lambda transaction: transaction.create(thread_id, rows, key))
+
+    async def append(
+        self,
+        thread_id: ThreadId,
+        events: Sequence[Event],
+        *,
+        append_id: str,
+        epoch: int | None = None,
+        head_seq: int | None = None,
+    ) -> Appended:
+        rows, key = encoded(events), append_key(append_id)
+        return await self._write(
+            lambda transaction: transaction.append(thread_id, rows, key, epoch, head_seq)
+        )
+
+    async def resolve(
+        self, event: InterruptResolved, *, append_id: str, digest: str | None = None
+    ) -> tuple[ThreadId, Appended]:
+        (row,), key = encoded([event]), append_key(append_id)
+        outcome = await self._write(lambda transaction: transaction.resolve(row, key, digest))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    # -- leases ------------------------------------------------------------------------------------------
+
+    async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
+        names, lease_ms, limit = (
+            sorted(set(agents)),
+            round(lease_seconds * 1000),
+            min(limit, MAX_BATCH_APPENDS),
+        )
+        return await self._write(lambda transaction: transaction.claim(owner, names, limit, lease_ms))
+
+    async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
+        lease_ms = round(lease_seconds * 1000)
+        return await self._write(lambda transaction: transaction.take(owner, thread_id, lease_ms))
+
+    async def renew(
+        self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
+    ) -> dict[ThreadId, int]:
+        lease_ms = round(lease_seconds * 1000)
+        return await self._write(lambda transaction: transaction.renew(owner, claims, lease_ms))
+
+    async def release(
+        self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus
+    ) -> bool:
+        return await self._write(lambda transaction: transaction.release(claim, seen_seq, wake_at_ms, status))
+
+    # -- blobs and pruning -------------------------------------------------------------------------------
+
+    async def put_blobs(self, blobs: dict[str, bytes]) -> None:
+        for digest, body in blobs.items():
+            if hashlib.sha256(body).hexdigest() != digest:
+                raise InvalidInput(f"blob {digest} is not under its SHA-256")
+            if len(body) > MAX_EVENT_BYTES:
+                raise InvalidInput(f"blob {digest} has {len(body)} bytes; at most {MAX_EVENT_BYTES} are kept")
+        await self._write(lambda transaction: transaction.put_blobs(blobs))
+
+    async def prune(self, *, ended_before_ms: int, limit: int = 1000) -> int:
+        """Blobs stay: other threads may refer to them. So does the thread with the newest event of all."""
+        limit = min(limit, MAX_PAGE_ROWS)
+        return await self._write(lambda transaction: transaction.prune(ended_before_ms, limit))
+
+    # -- workers -----------------------------------------------------------------------------------------
+
+    async def register(self, owner: str, agents: Sequence[str]) -> None:
+        """Raises `Conflict` when a live worker has this name."""
+        check_owner(owner)
+        if self.path != ":memory:" and owner not in self._locks:
+            descriptor = lock_worker(self.path, owner)
+            if descriptor is None:
+                raise Conflict(f"worker {owner} is alive already")
+            sign_lock(descriptor)
+            self._locks[owner] = descriptor
+        names = list(agents)
+        await self._write(lambda transaction: transaction.add_worker(owner, names, os.getpid()))
+
+    async def workers(self) -> list[WorkerRow]:
+        rows = self._fetch(SQL.workers)
+        return [
+            WorkerRow(owner, tuple(msgspec.json.decode(agents)), pid, started_at)
+            for owner, agents, pid, started_at in rows
+            if self.path == ":memory:" or is_alive(self.path, owner)
+        ]
+
+    def _bury_dead(self, more: Iterable[str] = ()) -> None:
+        """Remove each worker whose lock is free, and free what it held."""
+        # What cannot be read or locked now is tried again at the next scan.
+        with contextlib.suppress(StoreError):
+            owners = {str(row[0]) for row in self._fetch(SQL.workers)}.union(more)
+            for owner in owners.difference(self._locks):
+                descriptor = lock_worker(self.path, owner)
+                if descriptor is not None:
+                    task = asyncio.ensure_future(self._bury(owner, descriptor))
+                    self._burials.add(task)
+                    task.add_done_callback(self._burials.discard)
+
+    async def _bury(self, owner: str, descriptor: int) -> None:
+        try:
+            # When the row stays, the next scan of any process finds it without a holder.
+            with contextlib.suppress(StoreError):
+                await self._write(lambda transaction: transaction.remove_worker(owner))
+        finally:
+            unlock_worker(self.path, owner, descriptor)
+
+    async def _wait_for_burials(self) -> None:
+        while self._burials:
+            await asyncio.wait(self._burials)
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    def on_change(self, callback: Callable[[list[Change]], None]) -> Callable[[], None]:
+        """A callback must not raise and must not block: it runs between two commits."""
+        self._callbacks.append(callback)
+        poll_name = GroupCommit.poll.__name__
+        if self._commits and not self._inline and self.path != ":memory:" and poll_name not in self._timers:
+            self._every(CHANGE_POLL_SECONDS, self._commits.poll)
+
+        def unsubscribe() -> None:
+            with contextlib.suppress(ValueError):
+                self._callbacks.remove(callback)
+            if not self._callbacks and poll_name in self._timers:
+                self._timers.pop(poll_name).cancel()
+
+        return unsubscribe
+
+    def _announce(self, changes: list[Change]) -> None:
+        for callback in list(self._callbacks):
+            callback(changes)

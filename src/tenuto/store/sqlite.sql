@@ -1,0 +1,149 @@
+-- thread_head: Where a thread's log ends, and where an earlier append of the same id began in it.
+SELECT num, head_seq, head_hash, updated_at, epoch,
+       (SELECT seq FROM events WHERE thread = threads.num AND append_id = ?1)
+FROM threads WHERE id = ?2;
+
+-- append_end: The place and time of the last event of the append that began at this seq.
+SELECT seq, at FROM events
+WHERE thread = ?1 AND seq < coalesce(
+    (SELECT min(seq) FROM events WHERE thread = ?1 AND seq > ?2 AND append_id IS NOT NULL), 1 << 62)
+ORDER BY seq DESC LIMIT 1;
+
+-- create_thread: A thread with no events yet; its first append follows at once.
+INSERT INTO threads (id, agent, status, ready_at, created_at, updated_at, metadata)
+VALUES (?1, ?2, 'running', ?3, ?3, ?3, ?4);
+
+-- add_event: One event at the end of a log. The body comes as bytes and is kept as text for people.
+INSERT INTO events (thread, seq, version, type, at, append_id, hash, salt, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT));
+
+-- grow: The log has a new head. The hot path: it touches no indexed column.
+UPDATE threads SET head_seq = ?, head_hash = ?, updated_at = ? WHERE num = ?;
+
+-- set_status: The holder ended the thread.
+UPDATE threads SET status = ? WHERE num = ?;
+
+-- make_ready: An external event came: the thread is ready now, or was so before.
+UPDATE threads SET status = 'running', ready_at = min(coalesce(ready_at, ?1), ?1) WHERE num = ?2;
+
+-- add_interrupt: A pause begins.
+INSERT INTO interrupts (id, thread, kind, raised_seq, raised_at, expires_at) VALUES (?, ?, ?, ?, ?, ?);
+
+-- decide_interrupt: A pause ends, once: no row changes when somebody else was first.
+UPDATE interrupts SET outcome = ?, resolved_seq = ?, resolved_at = ? WHERE id = ? AND outcome IS NULL;
+
+-- interrupt: One interrupt with the events that raised and resolved it.
+SELECT * FROM interrupt_rows WHERE id = ?;
+
+-- interrupts_pending: Interrupts that wait for a person, oldest first.
+SELECT * FROM interrupt_rows
+WHERE outcome IS NULL AND (raised_at, id) > (?1, ?2) AND (?3 IS NULL OR agent = ?3)
+ORDER BY raised_at, id LIMIT ?4;
+
+-- interrupts_any: All interrupts, or (?5 = 0) the decided ones, oldest first.
+SELECT * FROM interrupt_rows
+WHERE (raised_at, id) > (?1, ?2) AND (?3 IS NULL OR agent = ?3) AND (?5 IS NULL OR (outcome IS NULL) = ?5)
+ORDER BY raised_at, id LIMIT ?4;
+
+-- interrupts_of_thread: The same within one thread (?6).
+SELECT * FROM interrupt_rows
+WHERE thread = (SELECT num FROM threads WHERE id = ?6) AND (raised_at, id) > (?1, ?2)
+      AND (?3 IS NULL OR agent = ?3) AND (?5 IS NULL OR (outcome IS NULL) = ?5)
+ORDER BY raised_at, id LIMIT ?4;
+
+-- claimable: Ready threads of one agent that no live lease holds, longest ready first.
+SELECT ready_at, num, id, agent, epoch, head_seq FROM threads
+WHERE agent = ? AND ready_at <= ? AND lease_until <= ?
+ORDER BY ready_at LIMIT ?;
+
+-- claimable_one: The same for one given thread.
+SELECT ready_at, num, id, agent, epoch, head_seq FROM threads
+WHERE id = ? AND ready_at <= ? AND lease_until <= ?;
+
+-- next_ready: When the next thread of an agent becomes claimable: by its own time, or as another's lease ends.
+SELECT min(at) FROM (
+    SELECT min(ready_at) AS at FROM threads WHERE agent = ?1 AND ready_at > ?2
+    UNION ALL
+    SELECT min(lease_until) FROM threads
+    WHERE agent = ?1 AND ready_at <= ?2 AND lease_until > ?2 AND lease_owner <> ?3
+);
+
+-- lease: A claim: the new epoch fences off whoever held the thread before.
+UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1 WHERE num = ?;
+
+-- held: A thread still held under this claim.
+SELECT num, head_seq FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?;
+
+-- renew: A lease goes on.
+UPDATE threads SET lease_until = ? WHERE num = ?;
+
+-- release: The holder gives the thread back.
+UPDATE threads SET lease_owner = NULL, lease_until = 0, ready_at = ?, status = ? WHERE num = ?;
+
+-- leases_of: What a worker holds.
+SELECT num, id, head_seq FROM threads WHERE lease_owner = ?;
+
+-- end_leases: A worker is dead: what it held is free at once.
+UPDATE threads SET lease_owner = NULL, lease_until = 0 WHERE lease_owner = ?;
+
+-- add_worker: A worker announces itself.
+INSERT OR REPLACE INTO workers (owner, agents, pid, started_at) VALUES (?, ?, ?, ?);
+
+-- remove_worker: A worker has gone.
+DELETE FROM workers WHERE owner = ?;
+
+-- workers: All that announced themselves; some may have died since.
+SELECT owner, agents, pid, started_at FROM workers ORDER BY started_at, owner;
+
+-- add_blob: A body under its digest; the same digest is the same body.
+INSERT OR IGNORE INTO blobs (digest, body) VALUES (?, ?);
+
+-- blob: A body by its digest.
+SELECT body FROM blobs WHERE digest = ?;
+
+-- prunable: Threads that ended before then and that nobody holds. The one with the newest event of all stays: were
+-- that event deleted, its number would be given again, and other processes would miss what comes next.
+SELECT num FROM threads
+WHERE status IN ('completed', 'failed', 'halted', 'cancelled') AND updated_at < ?1 AND lease_until <= ?2
+      AND num <> (SELECT thread FROM events ORDER BY num DESC LIMIT 1)
+LIMIT ?3;
+
+-- prune_events: A whole log goes.
+DELETE FROM events WHERE thread = ?;
+
+-- prune_interrupts: ... with its pauses ...
+DELETE FROM interrupts WHERE thread = ?;
+
+-- prune_thread: ... and its row.
+DELETE FROM threads WHERE num = ?;
+
+-- events: A part of a log, each row with the head; one row without an event when there is none after ?2.
+SELECT t.head_seq, e.seq, e.version, e.at, CAST(e.body AS BLOB)
+FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > ?2
+WHERE t.id = ?1 ORDER BY e.seq LIMIT ?3;
+
+-- stored: The same with all that the chain is made of.
+SELECT t.head_seq, e.seq, e.version, e.type, e.at, e.salt, CAST(e.body AS BLOB), e.body_hash, e.hash
+FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > ?2
+WHERE t.id = ?1 ORDER BY e.seq LIMIT ?3;
+
+-- thread: One thread at a glance.
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata
+FROM threads WHERE id = ?;
+
+-- threads: Threads, newest first.
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata
+FROM threads WHERE (created_at, id) < (?1, ?2) AND (?3 IS NULL OR agent = ?3)
+ORDER BY created_at DESC, id DESC LIMIT ?4;
+
+-- threads_by_status: The same, of one status (?5).
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata
+FROM threads WHERE status = ?5 AND (created_at, id) < (?1, ?2) AND (?3 IS NULL OR agent = ?3)
+ORDER BY created_at DESC, id DESC LIMIT ?4;
+
+-- newest_event: How far the feed of all commits goes.
+SELECT max(num) FROM events;
+
+-- feed: Which threads grew within this part of the feed, and to where.
+SELECT t.id, max(e.seq), max(e.num) FROM events AS e JOIN threads AS t ON t.num = e.thread
+WHERE e.num > ? AND e.num < ? GROUP BY e.thread;

@@ -1,0 +1,381 @@
+"""The verbs that write, inside a transaction that the group commit began and will end.
+
+Each verb checks all that it has to check before its first write. So a refusal (any `TenutoError`) leaves the
+transaction as it was, and the verbs of other callers in it are not undone.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenuto.errors import (
+    AlreadyDecided,
+    Conflict,
+    InterruptNotFound,
+    InvalidInput,
+    LeaseLost,
+    Stale,
+    ThreadNotFound,
+)
+from tenuto.events import (
+    EXTERNAL,
+    VERSION,
+    AnyEvent,
+    Event,
+    InterruptId,
+    InterruptKind,
+    InterruptRaised,
+    InterruptResolved,
+    Outcome,
+    ThreadCancelled,
+    ThreadCompleted,
+    ThreadFailed,
+    ThreadHalted,
+    ThreadId,
+    ThreadStarted,
+    decode,
+    encode,
+)
+from tenuto.limits import MAX_EVENT_BYTES
+from tenuto.store.base import (
+    Appended,
+    Change,
+    Claim,
+    Claimed,
+    InterruptRow,
+    ThreadStatus,
+    body_hash,
+    chain_hash,
+)
+from tenuto.store.queries import load_queries
+
+SQL: Final = load_queries(Path(__file__).with_name("sqlite.sql"))
+SALT_BYTES: Final = 16
+LATEST: Final = 1 << 62
+ENDED_AS: Final[dict[type[Event], ThreadStatus]] = {
+    ThreadCompleted: "completed",
+    ThreadFailed: "failed",
+    ThreadHalted: "halted",
+    ThreadCancelled: "cancelled",
+}
+
+
+class Encoded(NamedTuple):
+    """An event beside its stored form."""
+
+    type: str
+    body: bytes
+    event: Event
+
+
+class Head(NamedTuple):
+    """The end of a log, and where an earlier append of the same id began in it."""
+
+    num: int
+    seq: int
+    hash: bytes
+    at_ms: int
+    epoch: int
+    first_seq: int | None
+
+
+def encoded(events: Sequence[Event]) -> list[Encoded]:
+    """Raises `InvalidInput`: nothing to append, text that UTF-8 cannot carry, an event that is too large."""
+    if not events:
+        raise InvalidInput("an append needs at least one event")
+    return [_encode(event) for event in events]
+
+
+def _encode(event: Event) -> Encoded:
+    type_name = str(event.__struct_config__.tag)
+    try:
+        body = encode(event)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{type_name} cannot be stored as JSON in UTF-8: {error}") from error
+    if len(body) > MAX_EVENT_BYTES:
+        raise InvalidInput(f"{type_name} has {len(body)} bytes; at most {MAX_EVENT_BYTES} can be stored")
+    return Encoded(type_name, body, event)
+
+
+def append_key(append_id: str) -> bytes:
+    """What is kept of an append's id: enough never to meet another's. Raises `InvalidInput`."""
+    try:
+        return hashlib.sha256(append_id.encode()).digest()[:16]
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"append id that UTF-8 cannot carry: {error.reason}") from error
+
+
+def to_interrupt(row: tuple[object, ...]) -> InterruptRow:
+    """A row of the view `interrupt_rows`. Erased events leave their texts empty."""
+    fields = msgspec.convert(row[:9], _InterruptHead)
+    raised, resolved = (_decoded(row[10], row[11]), _decoded(row[12], row[13]))
+    texts = raised if isinstance(raised, InterruptRaised) else InterruptRaised(fields.id, fields.kind)
+    answer = resolved if isinstance(resolved, InterruptResolved) else None
+    return InterruptRow(
+        id=fields.id,
+        thread_id=fields.thread_id,
+        agent=fields.agent,
+        kind=fields.kind,
+        call_id=texts.call_id,
+        name=texts.name,
+        arguments=texts.arguments,
+        prompt=texts.prompt,
+        digest=texts.digest,
+        options=texts.options,
+        raised_seq=fields.raised_seq,
+        raised_at_ms=fields.raised_at_ms,
+        expires_at_ms=fields.expires_at_ms,
+        outcome=fields.outcome,
+        by=answer.by if answer else "",
+        comment=answer.comment if answer else "",
+        resolved_at_ms=fields.resolved_at_ms,
+    )
+
+
+class _InterruptHead(msgspec.Struct, array_like=True):
+    id: InterruptId
+    thread_id: ThreadId
+    agent: str
+    kind: InterruptKind
+    raised_seq: int
+    raised_at_ms: int
+    expires_at_ms: int
+    outcome: Outcome | None
+    resolved_at_ms: int | None
+
+
+def _decoded(version: object, body: object) -> AnyEvent | None:
+    return decode(body, version) if isinstance(body, bytes) and isinstance(version, int) else None
+
+
+def _decided(interrupt: InterruptRow) -> AlreadyDecided:
+    by = f" by {interrupt.by}" if interrupt.by else ""
+    return AlreadyDecided(
+        f"interrupt {interrupt.id} was decided already: {interrupt.outcome}{by}",
+        interrupt_id=interrupt.id,
+        outcome=interrupt.outcome,
+        by=interrupt.by,
+        at_ms=interrupt.resolved_at_ms,
+    )
+
+
+class Transaction:
+    """The verbs. `changes`, `added` (how many events) and `first_num` (of the first of these) tell what
+    will be true once the transaction is committed.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, now_ms: int, random_bytes: Callable[[int], bytes]
+    ) -> None:
+        self._execute: Callable[..., sqlite3.Cursor] = connection.execute
+        self._executemany = connection.executemany
+        self._random_bytes = random_bytes
+        self.now_ms = now_ms
+        self.changes: list[Change] = []
+        self.added = 0
+        self.first_num = 0
+
+    # -- events --------------------------------------------------------------------------------------
+
+    def create(self, thread_id: ThreadId, rows: list[Encoded], key: bytes) -> Appended:
+        started = rows[0].event
+        if not isinstance(started, ThreadStarted):
+            raise InvalidInput(f"a thread begins with thread_started, not {rows[0].type}")
+        if head := self._head(thread_id, key):
+            if head.first_seq == 1:
+                return self._first_outcome(head.num, 1)
+            raise Conflict(f"thread {thread_id} exists already")
+        metadata = msgspec.json.encode(started.metadata).decode()
+        cursor = self._execute(SQL.create_thread, (thread_id, started.agent, self.now_ms, metadata))
+        assert cursor.lastrowid is not None
+        new = Head(cursor.lastrowid, 0, bytes(32), self.now_ms, 0, None)
+        return self._grow(thread_id, new, rows, key, external=True)
+
+    def append(
+        self,
+        thread_id: ThreadId,
+        rows: list[Encoded],
+        key: bytes,
+        epoch: int | None,
+        head_seq: int | None,
+    ) -> Appended:
+        head = self._head(thread_id, key)
+        if head is None:
+            raise ThreadNotFound(f"there is no thread {thread_id}")
+        if head.first_seq is not None:
+            return self._first_outcome(head.num, head.first_seq)
+        if epoch is None:
+            for row in rows:
+                if not isinstance(row.event, EXTERNAL):
+                    raise InvalidInput(f"{row.type} can be appended by the thread's holder only")
+        elif epoch != head.epoch:
+            raise LeaseLost(f"thread {thread_id} is at epoch {head.epoch}; this holder's was {epoch}")
+        if head_seq is not None and head.seq > head_seq:
+            raise Stale(f"thread {thread_id} has grown to event {head.seq}; {head_seq} was the last one seen")
+        self._check_resolutions(thread_id, rows)
+        return self._grow(thread_id, head, rows, key, external=epoch is None)
+
+    def resolve(
+        self, resolution: Encoded, key: bytes, digest: str | None
+    ) -> tuple[ThreadId, Appended] | AlreadyDecided:
+        """The late case returns its refusal, because it has written the expiry."""
+        event = resolution.event
+        assert isinstance(event, InterruptResolved)
+        interrupt = self._interrupt(event.id)
+        thread_id = interrupt.thread_id
+        head = self._head(thread_id, key)
+        assert head is not None
+        if head.first_seq is not None:
+            return thread_id, self._first_outcome(head.num, head.first_seq)
+        if interrupt.outcome is not None:
+            raise _decided(interrupt)
+        if digest is not None and digest != interrupt.digest:
+            raise Stale(f"interrupt {event.id} is about another call than the one that was seen")
+        if event.outcome == "expired" or not 0 < interrupt.expires_at_ms <= self.now_ms:
+            return thread_id, self._grow(thread_id, head, [resolution], key, external=True)
+        # A key of its own: the caller's id stands for a decision that was not written.
+        expiry = _encode(InterruptResolved(event.id, "expired"))
+        self._grow(thread_id, head, [expiry], append_key(f"expiry of {event.id}"), external=True)
+        return _decided(self._interrupt(event.id))
+
+    def _head(self, thread_id: ThreadId, key: bytes) -> Head | None:
+        row = self._execute(SQL.thread_head, (key, thread_id)).fetchone()
+        return None if row is None else Head(*row)
+
+    def _first_outcome(self, num: int, first_seq: int) -> Appended:
+        last_seq, at_ms = self._execute(SQL.append_end, (num, first_seq)).fetchone()
+        return Appended(first_seq, last_seq, at_ms)
+
+    def _interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
+        row = self._execute(SQL.interrupt, (interrupt_id,)).fetchone()
+        if row is None:
+            raise InterruptNotFound(f"there is no interrupt {interrupt_id}")
+        return to_interrupt(row)
+
+    def _check_resolutions(self, thread_id: ThreadId, rows: list[Encoded]) -> None:
+        """Each resolution finds its interrupt pending in this thread, and comes once."""
+        pending: dict[InterruptId, bool] = {}
+        for _, _, event in rows:
+            if isinstance(event, InterruptRaised):
+                pending[event.id] = True
+            elif isinstance(event, InterruptResolved):
+                if event.id not in pending:
+                    interrupt = self._interrupt(event.id)
+                    if interrupt.thread_id != thread_id:
+                        raise InterruptNotFound(f"there is no interrupt {event.id} in thread {thread_id}")
+                    if interrupt.outcome is not None:
+                        raise _decided(interrupt)
+                elif not pending[event.id]:
+                    raise InvalidInput(f"one append resolves interrupt {event.id} twice")
+                pending[event.id] = False
+
+    def _grow(
+        self, thread_id: ThreadId, head: Head, rows: list[Encoded], key: bytes, *, external: bool
+    ) -> Appended:
+        at_ms = max(self.now_ms, head.at_ms)
+        salts = self._random_bytes(SALT_BYTES * len(rows))
+        previous = head.hash
+        for place, row in enumerate(rows):
+            seq, salt = head.seq + 1 + place, salts[SALT_BYTES * place : SALT_BYTES * (place + 1)]
+            hashed_body = body_hash(salt, row.body)
+            previous = chain_hash(previous, thread_id, seq, VERSION, row.type, at_ms, hashed_body)
+            append_id = key if place == 0 else None
+            cursor = self._execute(
+                SQL.add_event, (head.num, seq, VERSION, row.type, at_ms, append_id, previous, salt, row.body)
+            )
+            if not self.added:
+                assert cursor.lastrowid is not None
+                self.first_num = cursor.lastrowid
+            self.added += 1
+        head_seq = head.seq + len(rows)
+        self._execute(SQL.grow, (head_seq, previous, at_ms, head.num))
+        self._project(head, rows, at_ms, external=external)
+        self.changes.append(Change(thread_id, head_seq, external))
+        return Appended(head.seq + 1, head_seq, at_ms)
+
+    def _project(self, head: Head, rows: list[Encoded], at_ms: int, *, external: bool) -> None:
+        """Keep `threads.status`, `ready_at` and `interrupts` in step with the events.
+
+        An interrupt raised and resolved by the same append leaves no row: that is the copied history of
+        a fork, whose ids belong to the original.
+        """
+        raised: dict[InterruptId, tuple[object, ...]] = {}
+        for seq, row in enumerate(rows, head.seq + 1):
+            event = row.event
+            if isinstance(event, InterruptRaised):
+                raised[event.id] = (event.id, head.num, event.kind, seq, at_ms, event.expires_at_ms)
+            elif isinstance(event, InterruptResolved):
+                if raised.pop(event.id, None) is None:
+                    self._execute(SQL.decide_interrupt, (event.outcome, seq, at_ms, event.id))
+            elif not external and (status := ENDED_AS.get(type(event))):
+                self._execute(SQL.set_status, (status, head.num))
+        for values in raised.values():
+            self._execute(SQL.add_interrupt, values)
+        if external and head.seq:
+            self._execute(SQL.make_ready, (self.now_ms, head.num))
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def claim(self, owner: str, agents: Iterable[str], limit: int, lease_ms: int) -> Claimed:
+        # One short index range per agent; a single IN would have to sort all that is ready.
+        free: list[tuple[int, int, str, str, int, int]] = []
+        for agent in agents:
+            free += self._execute(SQL.claimable, (agent, self.now_ms, self.now_ms, limit + 1))
+        free.sort()
+        claims = tuple(self._lease(owner, row, lease_ms) for row in free[:limit])
+        if len(free) > limit:
+            return Claimed(claims, self.now_ms)
+        times = (self._execute(SQL.next_ready, (a, self.now_ms, owner)).fetchone()[0] for a in agents)
+        return Claimed(claims, min((time for time in times if time is not None), default=None))
+
+    def take(self, owner: str, thread_id: ThreadId, lease_ms: int) -> Claim | None:
+        row = self._execute(SQL.claimable_one, (thread_id, self.now_ms, self.now_ms)).fetchone()
+        return None if row is None else self._lease(owner, row, lease_ms)
+
+    def _lease(self, owner: str, row: tuple[int, int, str, str, int, int], lease_ms: int) -> Claim:
+        _, num, thread_id, agent, epoch, head_seq = row
+        self._execute(SQL.lease, (owner, self.now_ms + lease_ms, num))
+        return Claim(ThreadId(thread_id), agent, epoch + 1, head_seq)
+
+    def renew(self, owner: str, claims: Sequence[Claim], lease_ms: int) -> dict[ThreadId, int]:
+        heads: dict[ThreadId, int] = {}
+        for claim in claims:
+            row = self._execute(SQL.held, (claim.thread_id, claim.epoch, owner)).fetchone()
+            if row is not None:
+                self._execute(SQL.renew, (self.now_ms + lease_ms, row[0]))
+                heads[claim.thread_id] = row[1]
+        return heads
+
+    def release(self, claim: Claim, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus) -> bool:
+        head = self._head(claim.thread_id, b"")
+        if head is None or head.epoch != claim.epoch:
+            raise LeaseLost(f"thread {claim.thread_id} is no longer held at epoch {claim.epoch}")
+        if head.seq > seen_seq:
+            return False
+        self._execute(SQL.release, (wake_at_ms, status, head.num))
+        return True
+
+    # -- workers, blobs, pruning -----------------------------------------------------------------------
+
+    def add_worker(self, owner: str, agents: Sequence[str], pid: int) -> None:
+        self._execute(SQL.add_worker, (owner, msgspec.json.encode(agents).decode(), pid, self.now_ms))
+
+    def remove_worker(self, owner: str) -> None:
+        """Free what it held, and let those who wait for work hear of it."""
+        held = self._execute(SQL.leases_of, (owner,)).fetchall()
+        self.changes += [Change(ThreadId(thread_id), head_seq, True) for _, thread_id, head_seq in held]
+        self._execute(SQL.end_leases, (owner,))
+        self._execute(SQL.remove_worker, (owner,))
+
+    def put_blobs(self, blobs: dict[str, bytes]) -> None:
+        self._executemany(SQL.add_blob, blobs.items())
+
+    def prune(self, ended_before_ms: int, limit: int) -> int:
+        found = self._execute(SQL.prunable, (ended_before_ms, self.now_ms, limit)).fetchall()
+        for statement in (SQL.prune_events, SQL.prune_interrupts, SQL.prune_thread):
+            self._executemany(statement, found)
+        return len(found)
