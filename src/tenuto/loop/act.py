@@ -92,7 +92,7 @@ async def _run(holder: Holder, call: CallState) -> None:
         stop.set()
         late = f"it did not end within {call.call.timeout_ms / 1000:g} s"
         error = late if within.expired() else error_text(failure)
-    except BaseException as failure:  # noqa: BLE001  whatever a tool raises is a result for the model
+    except BaseException as failure:  # noqa: BLE001 - whatever a tool raises is a result for the model
         error, certain = error_text(failure), isinstance(failure, NotDone)
     if error and not certain and call.call.effect == "once":
         holder.finish(call.id, (), error)

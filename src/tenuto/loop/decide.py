@@ -39,7 +39,7 @@ async def decide(holder: Holder) -> None:
     except ModelError as error:
         await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))
         return
-    except Exception as error:  # noqa: BLE001  a user's own Model may raise anything; it fails the step
+    except Exception as error:  # noqa: BLE001 - a user's own Model may raise anything; it fails the step
         logger.exception("thread %s: the model raised what it may not", holder.thread_id)
         await holder.append(ModelFailed(state.step + 1, error_text(error)))
         return
