@@ -1,6 +1,7 @@
 """Whole answers of every kind, by their first byte and not by what they are called."""
 
 import json
+import time
 
 import pytest
 
@@ -81,3 +82,27 @@ def test_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenuto.models.reader.MAX_STREAM_BYTES", 1_000)
     with pytest.raises(ModelError, match="stream of more than 1000 bytes"):
         feed_all([b": still here\n\n"] * 1_000)
+
+
+def test_a_delta_costs_little() -> None:
+    """From bytes to what is shown: 25 microseconds of processor time at most; a tenth of it is usual."""
+    head = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "model": "m",
+        "usage": None,
+        "logprobs": None,
+    }
+    events = [head | {"choices": [{"index": 0, "delta": {"content": f" {n}"}}]} for n in range(2_000)]
+    chunks = [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
+    seconds = []
+    for _ in range(3):
+        shown: list[object] = []
+        started = time.process_time()
+        reader = ReplyReader(shown.append)
+        for chunk in chunks:
+            reader.feed(chunk)
+        reader.finish()
+        seconds.append(time.process_time() - started)
+        assert len(shown) == 2_000
+    assert min(seconds) / 2_000 < 25e-6
