@@ -185,7 +185,7 @@ def test_events_are_values() -> None:
     event: Event = MessageReceived("a")
     assert event == MessageReceived("a")
     with pytest.raises(AttributeError):
-        event.text = "b"  # type: ignore[attr-defined]
+        event.text = "b"
 
 
 def test_the_exact_arguments_of_a_call() -> None:

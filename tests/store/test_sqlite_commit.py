@@ -38,7 +38,7 @@ class Commits:
     def __init__(self, store: SQLiteStore) -> None:
         assert store._commits is not None
         self._commit = store._commits._end_transaction
-        store._commits._end_transaction = self  # type: ignore[method-assign]
+        store._commits._end_transaction = self
         self.count = 0
         self.fail = ""
 
@@ -127,7 +127,7 @@ async def test_a_failed_commit_is_unknown_and_retried_by_id(
     assert len({id(error) for error in errors}) == len(errors)
     retried = await asyncio.gather(*(append(place) for place in range(number)))
     assert sorted(appended.first_seq for appended in retried) == list(range(3, 3 + 2 * number, 2))
-    texts = [entry.event.text for entry in await store.read(thread_id, 2)]  # type: ignore[union-attr]
+    texts = [entry.event.text for entry in await store.read(thread_id, 2)]
     assert len(texts) == len(set(texts)) == 2 * number
     await store.close()
 
@@ -223,10 +223,10 @@ async def test_callers_hear_before_watchers_do(
     finish = store._commits._finish
 
     def finished(*arguments: object) -> None:
-        outcome = arguments[0][0].outcome  # type: ignore[index]
+        outcome = arguments[0][0].outcome
         outcome.add_done_callback(lambda _: order.append("woken"))
         store.on_change(lambda _: order.append("told" if outcome.done() else "told too early"))
-        finish(*arguments)  # type: ignore[arg-type]
+        finish(*arguments)
 
     monkeypatch.setattr(store._commits, "_finish", finished)
     await append
@@ -281,3 +281,19 @@ async def test_a_foreign_commit_before_a_failed_one_is_not_lost(store: SQLiteSto
     assert seen == [Change(thread_id, 3, True)]
     await refused(ThreadNotFound, store.read(ThreadId("unknown")))
     await other.close()
+
+
+async def test_a_watcher_that_raises_stops_nobody(store: SQLiteStore) -> None:
+    thread_id = await started(store)
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    seen: list[Change] = []
+
+    def fail(changes: list[Change]) -> None:
+        raise ValueError("a bug of the watcher")
+
+    store.on_change(fail)
+    store.on_change(seen.extend)
+    await asyncio.gather(*(store.append(thread_id, [MESSAGE], append_id=str(n)) for n in range(300)))
+    assert len(seen) == 300
+    assert {str(context["exception"]) for context in reported} == {"a bug of the watcher"}

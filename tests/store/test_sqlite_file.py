@@ -116,7 +116,7 @@ async def test_a_read_only_database_is_named(path: Path, monkeypatch: pytest.Mon
     connect = sqlite3.connect
 
     def connect_read_only(name: str, **options: object) -> sqlite3.Connection:
-        return connect(f"file:{name}?mode=ro", uri=True, **options)  # type: ignore[call-overload,no-any-return]
+        return connect(f"file:{name}?mode=ro", uri=True, **options)
 
     monkeypatch.setattr(sqlite3, "connect", connect_read_only)
     store = SQLiteStore(str(path))
@@ -145,7 +145,7 @@ async def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _open_at_once(path: str, barrier: object) -> None:
-    barrier.wait()  # type: ignore[attr-defined]
+    barrier.wait()
     asyncio.run(open_once(Path(path)))
 
 

@@ -53,6 +53,10 @@ def _hold(path: str, owner: str, pipe: Connection) -> None:
     asyncio.run(hold())
 
 
+def signature(path: str) -> object:
+    return json.loads(Path(path).read_text())
+
+
 class Holder:
     """That process, from outside."""
 
@@ -131,7 +135,7 @@ async def test_two_stores_of_one_process_are_two_workers(store: SQLiteStore, pat
     for either in (store, second):
         assert {row.owner for row in await either.workers()} == {"worker-1", "worker-2"}
     assert (await store.thread(thread_id)).lease_owner == "worker-2"
-    assert json.loads(Path(lock_path(path, "worker-1")).read_text()) == {"pid": os.getpid()}  # noqa: ASYNC240
+    assert signature(lock_path(path, "worker-1")) == {"pid": os.getpid()}
     await second.close()
     assert [row.owner for row in await store.workers()] == ["worker-1"]
     assert (await store.thread(thread_id)).lease_owner is None
@@ -183,6 +187,15 @@ def test_the_lock_of_a_file_removed_meanwhile_is_taken_anew(
     assert descriptor is not None
     assert os.fstat(descriptor).st_nlink == 1
     unlock_worker(path, "w", descriptor)
+
+
+async def test_a_worker_that_starts_outwaits_a_scan(store: SQLiteStore, path: str) -> None:
+    """Another process that opens the database has the new lock file for a moment, to see whose it is."""
+    descriptor = lock_worker(path, "worker-1")
+    assert descriptor is not None
+    asyncio.get_running_loop().call_later(0.05, unlock_worker, path, "worker-1", descriptor)
+    await store.register("worker-1", ["a"])
+    assert [row.owner for row in await store.workers()] == ["worker-1"]
 
 
 async def test_lock_files_are_not_inherited(store: SQLiteStore, path: str) -> None:

@@ -200,13 +200,19 @@ class SQLiteStore(Reads):
         """Raises `Conflict` when a live worker has this name."""
         check_owner(owner)
         if self.path != ":memory:" and owner not in self._locks:
-            descriptor = lock_worker(self.path, owner)
-            if descriptor is None:
-                raise Conflict(f"worker {owner} is alive already")
-            sign_lock(descriptor)
-            self._locks[owner] = descriptor
+            self._locks[owner] = await self._lock(owner)
         names = list(agents)
         await self._write(lambda transaction: transaction.add_worker(owner, names, os.getpid()))
+
+    async def _lock(self, owner: str) -> int:
+        # A process that opens the database has a new lock file for a moment, to see whether it is alive.
+        for _ in range(10):
+            descriptor = lock_worker(self.path, owner)
+            if descriptor is not None:
+                sign_lock(descriptor)
+                return descriptor
+            await asyncio.sleep(OWNER_SCAN_SECONDS / 10)
+        raise Conflict(f"worker {owner} is alive already")
 
     async def workers(self) -> list[WorkerRow]:
         rows = self._fetch(SQL.workers)
@@ -243,7 +249,7 @@ class SQLiteStore(Reads):
     # -- changes -----------------------------------------------------------------------------------------
 
     def on_change(self, callback: Callable[[list[Change]], None]) -> Callable[[], None]:
-        """A callback must not raise and must not block: it runs between two commits."""
+        """A callback must not block: it runs between two commits."""
         self._callbacks.append(callback)
         poll_name = GroupCommit.poll.__name__
         if self._commits and not self._inline and self.path != ":memory:" and poll_name not in self._timers:
@@ -259,4 +265,8 @@ class SQLiteStore(Reads):
 
     def _announce(self, changes: list[Change]) -> None:
         for callback in list(self._callbacks):
-            callback(changes)
+            try:
+                callback(changes)
+            except Exception as error:  # noqa: BLE001 - a watcher's bug must not stop the writer
+                report = {"message": "a callback of on_change failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(report)

@@ -1,10 +1,10 @@
 """Group commit: operations that wait at the same time share one transaction, and so one fsync.
 
 Everything that became ready in one iteration of the event loop is performed at its end, on the loop's own
-thread, since each statement run elsewhere would have to win the interpreter's lock back from a busy loop
-(measured: three times the throughput). Only what waits for something outside goes to the writer thread:
-a COMMIT that is not known to be quick, or the whole transaction when another process holds the database.
-Meanwhile the next batch collects.
+thread: elsewhere, each statement would have to win the interpreter's lock back from a busy loop, which can
+take 5 ms. Only what waits for something outside goes to the writer thread: a COMMIT, unless it stands alone
+and the one before it was quick (then the hand-over would cost more than the fsync), and the whole
+transaction when another process holds the database. Meanwhile the next batch collects.
 
 A commit that fails leaves its outcome unknown: the operations of the batch get an error that says so.
 """

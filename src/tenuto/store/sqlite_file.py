@@ -107,9 +107,10 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _check_version(path: str, connection: sqlite3.Connection) -> int:
+    # In this order: another process may make the schema just now, all at once, and then signs it as ours.
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (version or tables):
         raise StoreError(f"{path} is a database of some other program; name another file")
     if version > len(MIGRATIONS):
