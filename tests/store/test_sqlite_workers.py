@@ -1,6 +1,7 @@
 """Workers live and die: in one process, and in real ones that are killed."""
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import pytest
 from tenuto.errors import Conflict, InvalidInput, StoreError
 from tenuto.events import ModelReplied, ThreadId
 from tenuto.store.base import Change
+from tenuto.store.chain import verify_chain
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.store.sqlite_workers import is_alive, lock_path, lock_worker, owners_with_files, unlock_worker
 from tenuto.testing.store_contract.cases import MESSAGE, refused, started
@@ -253,3 +255,40 @@ async def test_processes_write_side_by_side(store: SQLiteStore, path: str) -> No
     async with asyncio.timeout(5):
         await everything.wait()
     assert all(seen == sorted(set(seen)) for seen in heads.values())
+
+
+def _append_until_killed(path: str, pipe: Connection) -> None:
+    async def append() -> None:
+        store = SQLiteStore(path)
+        await store.open()
+        thread_id = await started(store)
+
+        async def one(name: int) -> None:
+            for place in range(1_000_000):
+                appended = await store.append(thread_id, [MESSAGE] * 2, append_id=f"{name} {place}")
+                pipe.send(appended.head_seq)
+
+        await asyncio.gather(*(one(name) for name in range(5)))
+
+    asyncio.run(append())
+
+
+async def test_what_was_acknowledged_outlives_a_kill(store: SQLiteStore, path: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    writer = context.Process(target=_append_until_killed, args=(path, theirs), daemon=True)
+    writer.start()
+    theirs.close()
+    acknowledged = [await asyncio.to_thread(pipe.recv) for _ in range(100)]
+    writer.kill()
+    with contextlib.suppress(EOFError):
+        while True:
+            acknowledged.append(pipe.recv())
+    writer.join(10)
+    thread_id = ThreadId("thread-1")
+    entries = await store.read(thread_id)
+    assert len(entries) >= max(acknowledged)
+    assert len(entries) % 2 == 0  # all events of an append, or none
+    rows = [row for after in range(0, len(entries), 1000) for row in await store.stored(thread_id, after)]
+    assert verify_chain(thread_id, rows).checked == len(entries)
+    assert (await store.append(thread_id, [MESSAGE], append_id="next")).head_seq == len(entries) + 1

@@ -66,6 +66,19 @@ class PeopleContract:
             assert (error.by, error.at_ms) == (f"person {winners[0]}", clock.at_ms)
         assert len(await store.read(thread_id)) == 4
 
+    async def test_of_decisions_in_two_stores_one_wins(self, store: Store, second: Store) -> None:
+        thread_id = await started(store)
+        await waiting(store, thread_id, *(str(number) for number in range(10)))
+        attempts = [
+            one.resolve(approved(str(number), by), append_id=f"{by} {number}")
+            for number in range(10)
+            for one, by in ((store, "ana"), (second, "bo"))
+        ]
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        assert sum(isinstance(outcome, tuple) for outcome in outcomes) == 10
+        assert sum(isinstance(outcome, AlreadyDecided) for outcome in outcomes) == 10
+        assert len(await second.read(thread_id)) == 22
+
     async def test_a_late_decision_is_an_expiry(self, store: Store, clock: FakeClock) -> None:
         thread_id = await started(store)
         await waiting(store, thread_id, "i", "j", expires_at_ms=clock.at_ms + 1000)
