@@ -97,11 +97,22 @@ async def _run(holder: Holder, call: CallState) -> None:
     if error and not certain and call.call.effect == "once":
         holder.finish(call.id, (), error)
     elif isinstance(value, Until):
-        holder.finish(call.id, (CallStarted(call.id, attempt=call.attempt + 1, until_ms=value.at_ms),))
+        until_ms = _time(holder, value)
+        holder.finish(call.id, (CallStarted(call.id, attempt=call.attempt + 1, until_ms=until_ms),))
     else:
         text = f"Error: {error}" if error else result_text(value)
         duration_ms = round((holder.around.clock.monotonic() - started) * 1000)
         holder.finish(call.id, (CallFinished(call.id, ok=not error, text=text, duration_ms=duration_ms),))
+
+
+def _time(holder: Holder, value: Until) -> int:
+    """The time to wait for, within what can be stored and is worth waiting for; the past is now."""
+    now_ms = holder.now_ms()
+    latest_ms = now_ms + limits.MAX_WAIT_UNTIL_DAYS * 86_400_000
+    try:
+        return int(min(max(value.at_ms, now_ms), latest_ms))
+    except (TypeError, ValueError):
+        return now_ms
 
 
 def _tool(holder: Holder, call: CallState) -> Tool:

@@ -7,12 +7,12 @@ import msgspec
 from tenuto import limits
 from tenuto.approvals import plan
 from tenuto.context import lint
-from tenuto.errors import ModelError
+from tenuto.errors import InvalidInput, ModelError
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
 from tenuto.messages import Message, Reply, Request
-from tenuto.tools import error_text
+from tenuto.tools import clean, error_text
 
 
 async def decide(holder: Holder) -> None:
@@ -21,6 +21,7 @@ async def decide(holder: Holder) -> None:
     Nothing has an effect before the reply is appended: if the process dies, the model is asked again.
     """
     state, agent = holder.state, holder.agent
+    seen_seq = state.head_seq
     instructions = agent.instruct(state)
     messages: list[Message]
     if agent.render is None:
@@ -28,8 +29,10 @@ async def decide(holder: Holder) -> None:
     else:
         messages, repairs = lint(agent.render(state))
         if repairs:
-            await holder.append(HistoryRepaired(repairs))
-    seen_seq = state.head_seq
+            # What slips in here is not in this list: then it is made again.
+            if not await holder.append(HistoryRepaired(repairs), conditional=True):
+                return
+            seen_seq = state.head_seq
     prompt, tools, parameters = await _sent(holder, instructions)
     request = Request(messages, agent.schemas, dict(agent.parameters))
     started = holder.around.clock.monotonic()
@@ -48,8 +51,8 @@ async def decide(holder: Holder) -> None:
     event = ModelReplied(
         step=state.step + 1,
         seen_seq=seen_seq,
-        text=reply.text,
-        reasoning=reply.reasoning,
+        text=clean(reply.text),
+        reasoning=clean(reply.reasoning),
         calls=_plan(holder, reply),
         usage=reply.usage,
         model=reply.model,
@@ -60,10 +63,15 @@ async def decide(holder: Holder) -> None:
         parameters=parameters if parameters != state.sent[2] else "",
         extra=reply.extra,
     )
-    # One commit for the usual end; a message that slipped in makes it refuse, and is answered.
-    ended = not event.calls and state.head_seq == seen_seq
-    if not ended or not await holder.append(event, ThreadCompleted(reply.text), conditional=True):
-        await holder.append(event, *await start_reads(holder, event.calls))
+    try:
+        # One commit for the usual end; a message that slipped in makes it refuse, and is answered.
+        ended = not event.calls and state.head_seq == seen_seq
+        if not ended or not await holder.append(event, ThreadCompleted(event.text), conditional=True):
+            await holder.append(event, *await start_reads(holder, event.calls))
+    except InvalidInput as error:
+        await holder.stop(frozenset(holder.running))
+        holder.take_finished()
+        await holder.append(ModelFailed(event.step, f"the reply cannot be stored: {error}"))
 
 
 def _plan(holder: Holder, reply: Reply) -> tuple[Call, ...]:

@@ -10,8 +10,8 @@ from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.clock import Clock
 from tenuto.context import Rendering
-from tenuto.errors import AlreadyDecided, LeaseLost, Stale
-from tenuto.events import CallId, Entry, Event, ThreadId
+from tenuto.errors import AlreadyDecided, LeaseLost, ModelError, Stale
+from tenuto.events import TERMINAL, CallId, Entry, Event, ThreadId
 from tenuto.messages import Live, Model
 from tenuto.steps import Local, Verdict
 from tenuto.store.base import Claim, Store, ThreadStatus, again
@@ -52,6 +52,7 @@ class Holder:
         self.verdicts: dict[CallId, Verdict] = {}
         self.task: asyncio.Task[None] | None = None
         self.lost = False
+        self.released = False
         self._asking: asyncio.Task[Any] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._finished: list[Event] = []
@@ -103,6 +104,11 @@ class Holder:
         """What `next_step` needs to know of this worker."""
         return Local(frozenset(self.running), self.doubts, self.verdicts)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody else appended what is not in the state yet."""
+        return self._head_heard > self.state.head_seq
+
     def now_ms(self) -> int:
         """The store's clock."""
         return self.store.now_ms()
@@ -150,6 +156,8 @@ class Holder:
             self._head_heard = max(self._head_heard, done.head_seq)
             for entry in await self.store.read(self.thread_id, self.state.head_seq):
                 apply(self.state, entry)
+        # The store gives the thread back with a terminal event that has seen everything.
+        self.released = conditional and isinstance(events[-1], TERMINAL)
         return True
 
     def start(self, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
@@ -182,7 +190,9 @@ class Holder:
         try:
             return await work
         except asyncio.CancelledError:
-            if self.state.cancel is None or self.lost or task is None or task.uncancel():
+            if task is None or not task.cancelling():
+                raise ModelError("the model raised CancelledError") from None
+            if self.state.cancel is None or self.lost or task.uncancel():
                 raise
             return None
         finally:
@@ -193,7 +203,10 @@ class Holder:
 
     async def _look(self) -> None:
         """Take in what others appended during a model call, and break it off if that is a cancel."""
-        await self.absorb()
+        heard = None
+        while heard != self._head_heard:
+            heard = self._head_heard
+            await self.absorb()
         if self._asking is not None and self.state.cancel is not None:
             self._asking.cancel()
 
@@ -202,12 +215,12 @@ class Holder:
         events, self._finished = tuple(self._finished), []
         return events
 
-    async def release(self, until_ms: int | None) -> bool:
-        """Give the thread back. False when something came in meanwhile: go on."""
+    async def release(self, until_ms: int | None) -> None:
+        """Give the thread back, unless something came in meanwhile: then `released` stays False."""
         status: ThreadStatus = self.state.status  # type: ignore[assignment]  # the same words, by test
-        if await self.store.release(
-            self.claim, seen_seq=self.state.head_seq, wake_at_ms=until_ms, status=status
-        ):
-            return True
-        self._head_heard = self.state.head_seq + 1
-        return False
+        seen_seq = self.state.head_seq
+        self.released = await self.store.release(
+            self.claim, seen_seq=seen_seq, wake_at_ms=until_ms, status=status
+        )
+        if not self.released:
+            self._head_heard = seen_seq + 1

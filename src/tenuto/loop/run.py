@@ -17,7 +17,7 @@ async def advance(holder: Holder) -> None:
     not recorded by then is in doubt or done again by the next holder, as the rules say.
     """
     await _adopt(holder)
-    while True:
+    while not holder.released:
         await holder.absorb()
         match next_step(holder.state, holder.now_ms(), holder.local):
             case CallModel():
@@ -33,8 +33,8 @@ async def advance(holder: Holder) -> None:
             case Wait(until_ms):
                 if holder.running:
                     await holder.rest(until_ms)
-                elif await holder.release(until_ms):
-                    return
+                else:
+                    await holder.release(until_ms)
             case unreachable:
                 assert_never(unreachable)
 

@@ -171,7 +171,9 @@ class Store(Protocol):
 
         Without `epoch` the events are external ones and make the thread ready now. With it they are the
         lease holder's; `LeaseLost` when the epoch has moved on. `head_seq` is a condition: `Stale` when the
-        log has grown past it. An `InterruptResolved` whose interrupt is not pending is `AlreadyDecided`; a
+        log has grown past it. A terminal event under this condition gives the thread back as well, as
+        `release` would: asleep, but ready at once after `ThreadCancelled`, since a message that came after
+        the request to cancel may begin a new turn. An `InterruptResolved` whose interrupt is not pending is `AlreadyDecided`; a
         `CallFinished` needs no check here, the fold ignores nothing and the holder is alone.
         Raises `ThreadNotFound`.
         """

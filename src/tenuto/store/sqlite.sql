@@ -23,6 +23,9 @@ UPDATE threads SET head_seq = ?, head_hash = ?, updated_at = ? WHERE num = ?;
 -- set_status: The holder ended the thread.
 UPDATE threads SET status = ? WHERE num = ?;
 
+-- end: The holder ended the thread, having seen all of it, and gives it back.
+UPDATE threads SET status = ?, ready_at = ?, lease_owner = NULL, lease_until = 0 WHERE num = ?;
+
 -- make_ready: An external event came: the thread is ready now, or was so before.
 UPDATE threads SET status = 'running', ready_at = min(coalesce(ready_at, ?1), ?1) WHERE num = ?2;
 

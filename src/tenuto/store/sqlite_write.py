@@ -217,7 +217,12 @@ class Transaction:
         if head_seq is not None and head.seq > head_seq:
             raise Stale(f"thread {thread_id} has grown to event {head.seq}; {head_seq} was the last one seen")
         self._check_resolutions(thread_id, rows)
-        return self._grow(thread_id, head, rows, key, external=epoch is None)
+        done = self._grow(thread_id, head, rows, key, external=epoch is None)
+        ended = ENDED_AS.get(type(rows[-1].event))
+        if epoch is not None and head_seq is not None and ended is not None:
+            ready_at_ms = self.now_ms if ended == "cancelled" else None
+            self._execute(SQL.end, (ended, ready_at_ms, head.num))
+        return done
 
     def resolve(
         self, resolution: Encoded, key: bytes, digest: str | None
