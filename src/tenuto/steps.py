@@ -96,7 +96,7 @@ def next_step(state: ThreadState, now_ms: int, local: Local = _NOTHING) -> Step:
         return Wait()
     if state.cancel is not None:
         return _cancel(state, local)
-    if settled := [*_expired(state, now_ms), *_withdrawn(state), *_settled(state, now_ms)]:
+    if settled := [*_expired(state, now_ms), *_withdrawn(state, now_ms), *_settled(state, now_ms)]:
         return Settle(tuple(settled))
     open_calls = state.open
     if open_calls:
@@ -123,16 +123,20 @@ def _cancel(state: ThreadState, local: Local) -> Step:
     return Finish(ThreadCancelled(by=cancel.by, reason=cancel.reason))
 
 
+def _is_late(raised: InterruptRaised, now_ms: int) -> bool:
+    return 0 < raised.expires_at_ms <= now_ms
+
+
 def _expired(state: ThreadState, now_ms: int) -> Iterable[Event]:
     for raised in state.interrupts:
-        if raised.expires_at_ms and now_ms >= raised.expires_at_ms:
+        if _is_late(raised, now_ms):
             yield InterruptResolved(raised.id, "expired", by="runtime")
 
 
-def _withdrawn(state: ThreadState) -> Iterable[Event]:
+def _withdrawn(state: ThreadState, now_ms: int) -> Iterable[Event]:
     if state.policy.on_message == "withdraw" and state.queued:
         for raised in state.interrupts:
-            if raised.kind == "approval":
+            if raised.kind == "approval" and not _is_late(raised, now_ms):
                 yield InterruptResolved(raised.id, "withdrawn", by="runtime", comment="a new message came in")
 
 
@@ -169,7 +173,8 @@ def _decided(call: CallState) -> CallFinished:
             return CallFinished(call.id, ok=False, text=text, by="runtime")
         case "withdrawn":
             text = f"Error: the request to run this call was withdrawn ({decision.comment}); it was not run."
-            return CallFinished(call.id, ok=False, text=text, by="runtime")
+            # By the person whose message came in: that is no failure of the tool.
+            return CallFinished(call.id, ok=False, text=text, by="person")
         case "approved" | "edited" | "did_not_happen":
             raise AssertionError(f"call {call.id} is {call.phase} after {decision.outcome}")
         case _:

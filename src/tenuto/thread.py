@@ -197,6 +197,8 @@ def _started(state: ThreadState, entry: Entry, event: ThreadStarted) -> None:
 
 def _message(state: ThreadState, entry: Entry, event: MessageReceived) -> None:
     state.queued.append(Said(entry.seq, event.text, event.by))
+    # A message between a model's failure and the end that it would bring: ask again.
+    state.model_failure = None
     if state.ended is not None:
         _new_turn(state)
 
@@ -284,6 +286,9 @@ def _replied(state: ThreadState, entry: Entry, event: ModelReplied) -> None:
     used.tokens += event.usage.input + event.usage.output
     used.cost += event.usage.cost
     used.seconds += event.duration_ms / 1000
+    if not calls and state.queued:
+        # The answer ends the turn; what came in meanwhile begins the next, as it would a moment later.
+        state.used, state.more = Used(), Limits()
 
 
 def _model_failed(state: ThreadState, entry: Entry, event: ModelFailed) -> None:

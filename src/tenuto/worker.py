@@ -72,12 +72,16 @@ class Worker:
         self._forget()
 
     async def drive(self, thread_id: ThreadId) -> bool:
-        """Advance this one thread here until it rests. False when it is not ready, or another has it."""
+        """Advance this one thread here until it rests. False when it is not ready, another has it, or its
+        agent is not known here. Raises `ThreadNotFound`.
+        """
         asked_at = self._around.clock.monotonic()
+        if (await self._store.thread(thread_id)).agent not in self._agents:
+            return False
         claim = await self._store.take(
             self._around.owner, thread_id, lease_seconds=self._around.lease_seconds
         )
-        if claim is None or claim.agent not in self._agents:
+        if claim is None:
             return False
         task = self._take(claim, asked_at)
         try:
@@ -144,6 +148,7 @@ class Worker:
                 raise
         except LeaseLost as error:
             logger.warning("%s", error)
+            await holder.stop(frozenset(holder.running))
         except Undecodable as error:
             logger.warning("thread %s left to a newer worker: %s", thread_id, error)
             await self._hand_over(holder, limits.RETRY_LATER_SECONDS)
@@ -152,7 +157,8 @@ class Worker:
             await self._back_off(holder, error)
         finally:
             self._holders.pop(thread_id, None)
-            if self._full:
+            # What a holder heard after its release, nobody has acted on.
+            if self._full or holder.has_news:
                 self._wake.set()
             self._hub.rested(thread_id)
 
@@ -176,10 +182,12 @@ class Worker:
         if failures >= limits.POISON_ATTEMPTS and loaded and not isinstance(error, StoreError):
             event: InterruptRaised = trouble(holder.state, error_text(error), failures)
             try:
+                await holder.stop(frozenset(holder.running))
                 await holder.append(event)
                 self._failures.pop(holder.thread_id, None)
-                await holder.release(None)
-                return
+                times = [raised.expires_at_ms for raised in holder.state.interrupts if raised.expires_at_ms]
+                if await holder.release(min(times, default=None)):
+                    return
             except TenutoError:
                 logger.exception("thread %s: no person could be asked", holder.thread_id)
         await self._hand_over(holder, min(2.0**failures, limits.RETRY_LATER_SECONDS))

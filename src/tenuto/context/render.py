@@ -93,7 +93,7 @@ def lint(messages: list[Message]) -> tuple[list[Message], tuple[str, ...]]:
         if not isinstance(message, AssistantMessage) or not message.calls:
             continue
         results: dict[str, ToolMessage] = {}
-        wanted = {call.id for call in message.calls}
+        wanted = [call.id for call in message.calls]
         # Results count as this message's until the next assistant message, whatever stands between.
         between: list[Message] = []
         while position < len(messages) and not isinstance(messages[position], AssistantMessage):
@@ -107,6 +107,8 @@ def lint(messages: list[Message]) -> tuple[list[Message], tuple[str, ...]]:
                     repairs.append(f"moved the result of {following.call_id} up to its call")
             else:
                 repairs.append(f"dropped a second or foreign result for {following.call_id}")
+        if list(results) != [call_id for call_id in wanted if call_id in results]:
+            repairs.append("put results into the order of their calls")
         for call in message.calls:
             if call.id not in results:
                 repairs.append(f"added a result for {call.id}, which had none")
