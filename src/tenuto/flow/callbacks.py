@@ -1,0 +1,163 @@
+"""Callbacks: what a program wants to be told about a node, and when.
+
+A callback entry is a dict: `function` (plain or async), optionally `params` (`args`, `kwargs`) and
+`inject_task_node`. Whatever a callback does, it cannot stop the tree: a failure is reported, and the next
+entry runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
+
+if TYPE_CHECKING:
+    from tenuto.flow.node import TaskNode
+
+CallbackType = Literal[
+    "at_job_start",
+    "at_handler_start",
+    "at_exception",
+    "at_terminate",
+    "at_handler_end",
+    "at_job_end",
+    "at_commander_end",
+]
+CALLBACK_TYPES: Final = get_args(CallbackType)
+
+
+class Params(TypedDict, total=False):
+    """The arguments that a callback function is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class RequiredCallbackDict(TypedDict):
+    function: Callable[..., Any]
+
+
+class CallbackDict(RequiredCallbackDict, total=False):
+    """One callback entry; only `function` is required."""
+
+    params: Params
+    inject_task_node: bool
+
+
+class Callback:
+    """The callback entries of a node, by the moment at which they run.
+
+    | name | moment |
+    | --- | --- |
+    | `at_job_start`, `at_handler_start` | before the node's own work |
+    | `at_exception` | its own work raised, or a child did and the node asked to fail with it |
+    | `at_terminate` | it was terminated, closed or cancelled; no `..._end` follows |
+    | `at_handler_end`, `at_job_end` | its own work and all its children have ended |
+    | `at_commander_end` | the commander ends, after all nodes |
+
+    `task_node` is what an entry with `inject_task_node` gets at the end of the commander; elsewhere it gets
+    the node at hand. With `task_node_auto_lock_num` it can be set that many times (the constructor counts)
+    and is locked afterwards.
+    """
+
+    def __init__(  # as wide as the API that it takes over
+        self,
+        at_job_start: list[CallbackDict] | None = None,
+        at_handler_start: list[CallbackDict] | None = None,
+        at_exception: list[CallbackDict] | None = None,
+        at_terminate: list[CallbackDict] | None = None,
+        at_handler_end: list[CallbackDict] | None = None,
+        at_job_end: list[CallbackDict] | None = None,
+        at_commander_end: list[CallbackDict] | None = None,
+        task_node: TaskNode | None = None,
+        task_node_auto_lock_num: int | None = None,
+    ) -> None:
+        if task_node_auto_lock_num is not None and not isinstance(task_node_auto_lock_num, int):
+            raise TypeError(f"task_node_auto_lock_num is a number or None, not {task_node_auto_lock_num!r}")
+        self.at_job_start = at_job_start or []
+        self.at_handler_start = at_handler_start or []
+        self.at_exception = at_exception or []
+        self.at_terminate = at_terminate or []
+        self.at_handler_end = at_handler_end or []
+        self.at_job_end = at_job_end or []
+        self.at_commander_end = at_commander_end or []
+        self._settings_left = task_node_auto_lock_num
+        self._locked = False
+        self._node: TaskNode | None = None
+        if task_node is not None:
+            self._task_node = task_node
+
+    @property
+    def task_node(self) -> TaskNode | None:
+        return self._node
+
+    def task_node_lock(self) -> None:
+        """Keep the present `task_node` whatever node the callback is given to."""
+        self._locked = True
+
+    def task_node_unlock(self) -> None:
+        self._locked = False
+
+    @property
+    def _task_node(self) -> TaskNode | None:
+        return self._node
+
+    @_task_node.setter
+    def _task_node(self, node: TaskNode | None) -> None:
+        if self._settings_left is not None:
+            if self._settings_left > 0:
+                self._settings_left -= 1
+            else:
+                self._locked = True
+        if not self._locked:
+            self._node = node
+
+    def update(self, callbacks: Callback | list[Callback | None] | None) -> Callback:
+        """Append the entries of others to these. Returns itself."""
+        others = callbacks if isinstance(callbacks, list) else [callbacks]
+        for name in CALLBACK_TYPES:
+            entries: list[CallbackDict] = getattr(self, name)
+            for other in others:
+                if other is not None:
+                    entries.extend(list(getattr(other, name)))
+        return self
+
+    @classmethod
+    def merge(cls, callbacks: list[Callback | None]) -> Callback:
+        """A new callback with the entries of all of them."""
+        return cls().update(callbacks)
+
+
+def entries_of(callback: Any, which: str) -> list[CallbackDict]:
+    """The entries for one moment. ValueError if there is no moment of that name."""
+    if which not in CALLBACK_TYPES:
+        raise ValueError(f"no callback is called {which!r}; there are {', '.join(CALLBACK_TYPES)}")
+    entries: list[CallbackDict] = getattr(callback, which)
+    return entries
+
+
+async def run_entries(
+    entries: list[CallbackDict], node: TaskNode | None, report: Callable[[Exception], None]
+) -> None:
+    """Run each entry in turn. What one raises goes to `report`; only a real cancellation ends the round."""
+    for entry in list(entries):
+        try:
+            params = entry.get("params") or {}
+            named = dict(params.get("kwargs") or {})
+            if entry.get("inject_task_node", False):
+                named["task_node"] = node
+            outcome = entry["function"](*(params.get("args") or ()), **named)
+            if inspect.isawaitable(outcome):
+                await _awaited(outcome)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            report(RuntimeError(f"the callback was cancelled: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - a callback never stops the tree
+            report(error)
+
+
+async def _awaited(outcome: Awaitable[Any]) -> None:
+    await outcome
