@@ -1,0 +1,21 @@
+"""The HTTP server: a runtime's verbs for those who are not in its process.
+
+access      who may do what: the approver's token and the submitter's, and which browsers are listened to
+bodies      what comes in: one bounded JSON object, read strictly
+contract    POST /api/agent/tasks and /api/agent/approve, which answer when the thread rests
+v1          threads, events, interrupts
+waiting     answers that are put off until a thread rests
+problems    what goes wrong, as problem details
+app         all of it as one FastAPI application, for those who mount it themselves
+listening   a process that serves it, and stops gracefully
+
+Requests flow through to a `Runtime`, states and rows flow back. Nothing is kept here: a server that dies
+loses connections, and no task, decision or answer. It decides nothing by itself, coerces nothing that it
+was sent, and does not listen where strangers could connect without a token.
+"""
+
+from tenuto.server.access import Access
+from tenuto.server.app import create_app
+from tenuto.server.listening import serve
+
+__all__ = ["Access", "create_app", "serve"]

@@ -1,0 +1,123 @@
+"""The process around the application: listen, serve, and stop without dropping anything."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+
+import uvicorn
+from fastapi import FastAPI
+
+from tenuto import limits
+from tenuto.agent import Agent
+from tenuto.errors import ConfigurationError
+from tenuto.runtime import Runtime
+from tenuto.server.access import Access
+from tenuto.server.app import create_app
+
+Ready = Callable[[str], None]
+
+
+def serve(
+    agents: Sequence[Agent],
+    *,
+    database: str,
+    host: str,
+    port: int,
+    agent: str | None = None,
+    ready: Ready | None = None,
+) -> None:
+    """Serve these agents until SIGTERM or SIGINT; blocks, and belongs to the process's main thread.
+
+    `agent` (by default the first) gets the tasks that name none; `port` 0 takes a free one; `ready` is called
+    with the URL once requests are taken. The tokens come from the environment.
+
+    A signal ends it gracefully: no new connections and threads are taken, what runs may come to rest within
+    STOP_GRACE_SECONDS and its requests are answered, the rest is handed over to whatever worker comes next,
+    and this returns. A second signal returns at once: KeyboardInterrupt; leases then free themselves.
+
+    Raises `ConfigurationError` without agents, for an address that cannot be had or may not be listened on,
+    and whatever opening the runtime raises.
+    """
+    if not agents:
+        raise ConfigurationError("there is no agent to serve")
+    access = Access.from_environment()
+    access.check_host(host)
+    runtime = Runtime(agents, database)
+    app = create_app(runtime, access, agent=agent or agents[0].name)
+    with _listen(host, port) as listener:
+        server = _Server(app, listener, host, ready)
+        try:
+            asyncio.run(_serve(runtime, server, app.state.waiting.stopping))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+async def _serve(runtime: Runtime, server: "_Server", stopping: asyncio.Event) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    stop = asyncio.Event()
+
+    def signalled() -> None:
+        if stop.is_set():
+            task.cancel()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
+    async with runtime, asyncio.TaskGroup() as group:
+        group.create_task(server.serve())
+        await stop.wait()
+        server.should_exit = True
+        # The worker first: requests that wait are answered as their threads come to rest, and only those
+        # of threads that are handed over hear that theirs still runs.
+        await runtime.worker.stop(limits.STOP_GRACE_SECONDS)
+        stopping.set()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn on a socket that is listening already; signals are none of its business."""
+
+    def __init__(self, app: FastAPI, listener: socket.socket, host: str, ready: Ready | None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=limits.MAX_HTTP_CONNECTIONS,
+                backlog=limits.MAX_HTTP_CONNECTIONS,
+                timeout_graceful_shutdown=round(2 * limits.STOP_GRACE_SECONDS),
+            )
+        )
+        self._listener = listener
+        self._host = f"[{host.strip('[]')}]" if ":" in host else host
+        self._ready = ready
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve([self._listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._ready is not None:
+            self._ready(f"http://{self._host}:{self._listener.getsockname()[1]}")
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65_535:
+        raise ConfigurationError(f"there is no port {port}; use 0 to 65535, 0 for any that is free")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server(
+            (host.strip("[]"), port), family=family, backlog=limits.MAX_HTTP_CONNECTIONS
+        )
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host} port {port}: {error}") from error

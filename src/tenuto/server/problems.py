@@ -1,0 +1,110 @@
+"""What goes wrong over HTTP, as RFC 9457 problem details. Nothing internal reaches a client.
+
+An expected refusal is a `Problem` or one of Tenuto's own errors; what is neither is logged with its
+traceback and answered 500 without a word of it.
+"""
+
+import logging
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from tenuto.errors import (
+    AlreadyDecided,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    StoreError,
+    TenutoError,
+    UnknownAgent,
+)
+
+logger = logging.getLogger("tenuto.server")
+
+_STATUS: tuple[tuple[type[TenutoError], int], ...] = (
+    (NotFound, 404),
+    (Conflict, 409),
+    (InvalidInput, 422),
+    (UnknownAgent, 422),
+)
+
+
+class Problem(Exception):
+    """This request is refused with `status`; `detail` is for the person who sent it."""
+
+    def __init__(self, status: int, detail: str, **headers: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def iso(at_ms: int | None) -> str | None:
+    """A time as it is written in answers: RFC 3339, UTC, milliseconds. 0 and None are no time."""
+    if not at_ms:
+        return None
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def encoded(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer, encoded by msgspec: compact, fields in their order."""
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+def problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> Response:
+    """An `application/problem+json` answer; `more` are its extension members."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return Response(msgspec.json.encode(body | more), status, headers, "application/problem+json")
+
+
+def of_error(error: TenutoError) -> Response:
+    """The answer to one of Tenuto's own errors."""
+    if isinstance(error, AlreadyDecided):
+        who, what = error.by, error.outcome
+        return problem(
+            409, str(error), interrupt_id=error.interrupt_id, outcome=what, by=who, at=iso(error.at_ms)
+        )
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            return problem(status, str(error))
+    logger.error("a request failed", exc_info=error)
+    if isinstance(error, StoreError):
+        return problem(503, "the store does not answer")
+    return unexpected()
+
+
+def unexpected() -> Response:
+    """The answer to what the log has the traceback of."""
+    return problem(500, "the server could not do this; its log says why")
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Every error that an endpoint is known to raise becomes a problem; the rest is `Guard`'s."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return problem(error.status, error.detail, error.headers)
+
+    async def known(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TenutoError)
+        return of_error(error)
+
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+
+    async def parameters(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        wrong = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        return problem(422, "; ".join(wrong))
+
+    app.add_exception_handler(Problem, refused)
+    app.add_exception_handler(TenutoError, known)
+    app.add_exception_handler(HTTPException, routing)
+    app.add_exception_handler(RequestValidationError, parameters)

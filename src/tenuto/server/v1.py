@@ -1,0 +1,344 @@
+"""The /v1 API: threads, their events, and the inbox. Errors are RFC 9457 problem details.
+
+Every POST answers the thread's state; `Prefer: wait=SECONDS` (RFC 7240) puts the answer off until the thread
+rests or that time has passed. Times are RFC 3339 in UTC. Bodies are msgspec Structs, read strictly: nothing
+is coerced and an unknown field is refused, so that a misspelt one is not silently without effect.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from tenuto import limits
+from tenuto.events import InterruptId, InterruptRaised, ThreadId, encode
+from tenuto.runtime import Runtime
+from tenuto.server.access import Access
+from tenuto.server.bodies import read
+from tenuto.server.problems import Problem, encoded, iso
+from tenuto.server.waiting import Waiting, preferred_wait
+from tenuto.store.base import InterruptRow
+from tenuto.thread import ThreadState
+
+_MOST = 2**53
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+
+
+class NewThread(msgspec.Struct, forbid_unknown_fields=True):
+    """`agent`: by default the server's first. With a `thread_id` (UUID) of your own it is idempotent."""
+
+    message: str
+    agent: str | None = None
+    metadata: dict[str, Any] = {}
+    thread_id: str | None = None
+
+
+class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
+    text: str
+
+
+class Cancellation(msgspec.Struct, forbid_unknown_fields=True):
+    reason: str = ""
+
+
+class Extension(msgspec.Struct, forbid_unknown_fields=True):
+    """What the turn gets more; nothing at all lets a failed thread go on as it is."""
+
+    steps: Count = 0
+    tokens: Count = 0
+    cost: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class Resolution(msgspec.Struct, forbid_unknown_fields=True):
+    """`outcome` is the verb: approve, reject, edit; answer; happened, did_not_happen, drop. `digest` is that
+    of the call that was seen.
+    """
+
+    outcome: str
+    comment: str = ""
+    arguments: dict[str, Any] | None = None
+    answer: str = ""
+    digest: str | None = None
+
+
+class PendingInterrupt(msgspec.Struct):
+    """A pause that needs a person. `arguments` are the exact ones that will run; null without a call."""
+
+    id: str
+    kind: Literal["approval", "question", "review"]
+    call_id: str
+    name: str
+    arguments: msgspec.Raw | None
+    prompt: str
+    digest: str
+    options: tuple[str, ...]
+    expires_at: str | None
+
+
+class Interrupt(PendingInterrupt):
+    """... and what became of it: `outcome` is null while it is pending."""
+
+    thread_id: str
+    agent: str
+    raised_at: str | None
+    outcome: str | None
+    by: str
+    comment: str
+    resolved_at: str | None
+
+
+class InterruptPage(msgspec.Struct):
+    """Oldest first. `next`: the `after` of the next page, null on the last."""
+
+    interrupts: list[Interrupt]
+    next: str | None
+
+
+class State(msgspec.Struct):
+    """What is true of a thread now. `answer`, `error` and `limit` only where it ended so."""
+
+    id: str
+    agent: str
+    status: str
+    steps: int
+    head_seq: int
+    answer: str | None
+    error: str | None
+    limit: str | None
+    interrupts: list[PendingInterrupt]
+
+
+class EventPage(msgspec.Struct):
+    """Each event is an object of `seq`, `at`, `type` and the fields of its type. `next`: the `after` of the
+    next page, null on the last.
+    """
+
+    events: list[dict[str, Any]]
+    next: int | None
+
+
+class V1:
+    """The endpoints, as a router."""
+
+    def __init__(self, runtime: Runtime, access: Access, waiting: Waiting, agent: str) -> None:
+        self._runtime = runtime
+        self._access = access
+        self._waiting = waiting
+        self._agent = agent
+        self.router = APIRouter(prefix="/v1", tags=["v1"])
+        reads, decides = [Depends(self._submitter)], [Depends(self._approver)]
+        self._post("/threads", self.start, NewThread, reads, 201)
+        self._get("/threads/{thread_id}", self.thread, State, reads)
+        self._get("/threads/{thread_id}/events", self.events, EventPage, reads)
+        self._post("/threads/{thread_id}/messages", self.send, NewMessage, reads)
+        self._post("/threads/{thread_id}/cancel", self.cancel, Cancellation, reads)
+        self._post("/threads/{thread_id}/extend", self.extend, Extension, reads)
+        self._get("/interrupts", self.interrupts, InterruptPage, reads)
+        self._get("/interrupts/{interrupt_id}", self.interrupt, Interrupt, reads)
+        self._post("/interrupts/{interrupt_id}/resolve", self.resolve, Resolution, decides)
+
+    # -- threads -----------------------------------------------------------------------------------------
+
+    async def start(self, request: Request) -> Response:
+        """Start a thread with a first message."""
+        body = await read(request, NewThread)
+        thread_id = await self._runtime.start(
+            body.agent or self._agent, body.message, metadata=body.metadata, thread_id=body.thread_id
+        )
+        return await self._state(request, thread_id, 201, Location=f"/v1/threads/{thread_id}")
+
+    async def thread(self, thread_id: str) -> Response:
+        """The state of a thread."""
+        return encoded(200, state_body(await self._runtime.state(thread_id)))
+
+    async def events(
+        self,
+        thread_id: str,
+        after: Annotated[int, Query(ge=0, le=_MOST)] = 0,
+        limit: Annotated[int, Query(ge=1, le=limits.MAX_PAGE_ROWS)] = limits.MAX_PAGE_ROWS,
+    ) -> Response:
+        """The events with seq > after, in order."""
+        page = await self._runtime.events(thread_id, after, limit)
+        last = page[-1].seq if page else after
+        more = len(page) == limit and await self._runtime.events(thread_id, last, 1)
+        # The stored form of an event is an object that begins with its type: seq and time go before it.
+        events = b",".join(
+            b'{"seq":%d,"at":"%s",' % (entry.seq, str(iso(entry.at_ms)).encode()) + encode(entry.event)[1:]
+            for entry in page
+        )
+        body = b'{"events":[%s],"next":%s}' % (events, b"%d" % last if more else b"null")
+        return Response(body, media_type="application/json")
+
+    async def send(self, request: Request, thread_id: str) -> Response:
+        """Add a message; a thread that ended goes on."""
+        body = await read(request, NewMessage)
+        await self._runtime.send(thread_id, body.text, by=self._who(request), channel="http")
+        return await self._state(request, thread_id)
+
+    async def cancel(self, request: Request, thread_id: str) -> Response:
+        """Ask for a thread to stop; whoever runs it does so within a second."""
+        body = await read(request, Cancellation)
+        await self._runtime.cancel(thread_id, by=self._who(request), reason=body.reason)
+        return await self._state(request, thread_id)
+
+    async def extend(self, request: Request, thread_id: str) -> Response:
+        """Give this turn more; a halted or failed thread goes on."""
+        more = await read(request, Extension)
+        await self._runtime.extend(
+            thread_id,
+            by=self._who(request),
+            steps=more.steps,
+            tokens=more.tokens,
+            cost=more.cost,
+            seconds=more.seconds,
+        )
+        return await self._state(request, thread_id)
+
+    # -- interrupts --------------------------------------------------------------------------------------
+
+    async def interrupts(
+        self,
+        status: Literal["pending", "all"] = "pending",
+        thread_id: str | None = None,
+        after: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=limits.MAX_LISTED_INTERRUPTS)] = 100,
+    ) -> Response:
+        """The inbox, oldest first; `after` is the id of the last interrupt of the page before."""
+        place = None
+        if after is not None:
+            last = await self._runtime.store.interrupt(InterruptId(after))
+            place = (last.raised_at_ms, last.id)
+        rows = await self._runtime.interrupts(
+            pending=True if status == "pending" else None,
+            thread_id=ThreadId(thread_id) if thread_id else None,
+            after=place,
+            limit=limit + 1,
+        )
+        page = [interrupt_body(row) for row in rows[:limit]]
+        return encoded(200, InterruptPage(page, page[-1].id if len(rows) > limit else None))
+
+    async def interrupt(self, interrupt_id: str) -> Response:
+        """One interrupt, pending or decided."""
+        return encoded(200, interrupt_body(await self._runtime.store.interrupt(InterruptId(interrupt_id))))
+
+    async def resolve(self, request: Request, interrupt_id: str) -> Response:
+        """Decide a pending interrupt, once. 409 says by whom, what and when it was decided before."""
+        body = await read(request, Resolution)
+        row = await self._runtime.store.interrupt(InterruptId(interrupt_id))
+        await self._runtime.resolve(
+            interrupt_id,
+            body.outcome,
+            by="approver",
+            channel="http",
+            comment=body.comment,
+            arguments=body.arguments,
+            answer=body.answer,
+            digest=body.digest,
+        )
+        return await self._state(request, row.thread_id)
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    async def _state(self, request: Request, thread_id: str, status: int = 200, **headers: str) -> Response:
+        seconds = preferred_wait(request)
+        if seconds is None:
+            state = await self._runtime.state(thread_id)
+        else:
+            state = await self._waiting.rest(request, thread_id, seconds)
+            headers["Preference-Applied"] = f"wait={seconds}"
+        return encoded(status, state_body(state), headers)
+
+    def _who(self, request: Request) -> str:
+        return self._access.who(request.headers.raw)
+
+    def _submitter(self, request: Request) -> None:
+        if not self._access.may_submit(request.headers.raw):
+            raise Problem(401, "a bearer token is needed here", WWW_Authenticate="Bearer")
+
+    def _approver(self, request: Request) -> None:
+        if not self._access.may_decide(request.headers.raw):
+            raise Problem(401, "the approver's bearer token is needed here", WWW_Authenticate="Bearer")
+
+    def _get(self, path: str, endpoint: Any, shape: type, dependencies: list[Any]) -> None:
+        answers: dict[int | str, dict[str, Any]] = {200: answer_schema(shape, "The answer")}
+        self.router.add_api_route(
+            path, endpoint, methods=["GET"], response_model=None, responses=answers, dependencies=dependencies
+        )
+
+    def _post(
+        self, path: str, endpoint: Any, shape: type, dependencies: list[Any], status: int = 200
+    ) -> None:
+        self.router.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=None,
+            status_code=status,
+            responses={status: answer_schema(State, "The thread's state")},
+            dependencies=dependencies,
+            openapi_extra={"requestBody": {"required": True, **answer_schema(shape, "")}},
+        )
+
+
+def answer_schema(shape: type, description: str) -> dict[str, Any]:
+    """The OpenAPI form of a body; its schema is among the components, made by msgspec."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
+    return {"description": description, "content": content}
+
+
+SHAPES = (
+    NewThread,
+    NewMessage,
+    Cancellation,
+    Extension,
+    Resolution,
+    State,
+    EventPage,
+    InterruptPage,
+    Interrupt,
+)
+
+
+def state_body(state: ThreadState) -> State:
+    """A state as it is shown."""
+    return State(
+        id=state.id,
+        agent=state.agent,
+        status=state.status,
+        steps=state.step,
+        head_seq=state.head_seq,
+        answer=state.answer if state.ended == "completed" else None,
+        error=state.error if state.ended in ("failed", "cancelled") else None,
+        limit=state.limit or None,
+        interrupts=[PendingInterrupt(**_shown(raised)) for raised in state.interrupts],
+    )
+
+
+def interrupt_body(row: InterruptRow) -> Interrupt:
+    """An interrupt as it is shown."""
+    return Interrupt(
+        **_shown(row),
+        thread_id=row.thread_id,
+        agent=row.agent,
+        raised_at=iso(row.raised_at_ms),
+        outcome=row.outcome,
+        by=row.by,
+        comment=row.comment,
+        resolved_at=iso(row.resolved_at_ms),
+    )
+
+
+def _shown(raised: InterruptRaised | InterruptRow) -> dict[str, Any]:
+    return {
+        "id": raised.id,
+        "kind": raised.kind,
+        "call_id": raised.call_id,
+        "name": raised.name,
+        "arguments": msgspec.Raw(raised.arguments.encode()) if raised.arguments else None,
+        "prompt": raised.prompt,
+        "digest": raised.digest,
+        "options": raised.options,
+        "expires_at": iso(raised.expires_at_ms),
+    }

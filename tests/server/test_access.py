@@ -1,0 +1,103 @@
+"""Tokens, hosts, and the pages of other origins."""
+
+import pytest
+
+from tenuto import ConfigurationError
+from tenuto.server import Access
+from tenuto.server.access import is_loopback
+
+BOTH = Access("s3cret", "token")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LOCALHOST", "localhost.", "a.localhost"]
+)
+def test_loopback(host):
+    assert is_loopback(host)
+    Access().check_host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "0.0.0.0", "::", "[::]", "10.0.0.1", "example.com", "localhost.example.com", "127.0.0.1.nip.io"],
+)
+def test_beyond_loopback_both_tokens_are_needed(host):
+    assert not is_loopback(host)
+    BOTH.check_host(host)
+    for access, missing in (
+        (Access(), "Set APPROVER_SECRET and SUBMIT_TOKEN, "),
+        (Access("s3cret"), "Set SUBMIT_TOKEN, "),
+        (Access(submit="token"), "Set APPROVER_SECRET, "),
+    ):
+        with pytest.raises(ConfigurationError, match=missing):
+            access.check_host(host)
+
+
+def test_the_environment_names_the_tokens():
+    assert Access.from_environment({}) == Access()
+    assert Access.from_environment({"APPROVER_SECRET": " \n", "SUBMIT_TOKEN": ""}) == Access()
+    environment = {"APPROVER_SECRET": "s3cret\n", "SUBMIT_TOKEN": "token"}
+    assert Access.from_environment(environment) == BOTH
+
+
+def test_no_token_is_shown():
+    assert "s3cret" not in repr(BOTH)
+    assert "token" not in repr(BOTH).replace("tenuto", "")
+
+
+@pytest.mark.parametrize(
+    ("header", "decides", "submits"),
+    [
+        (b"Bearer s3cret", True, True),
+        (b"bearer   s3cret ", True, True),
+        (b"Bearer token", False, True),
+        (b"Bearer s3cre", False, False),
+        (b"Bearer s3cret2", False, False),
+        (b"Bearer", False, False),
+        (b"Bearer ", False, False),
+        (b"", False, False),
+        (b"Bearer \xff", False, False),
+    ],
+)
+def test_who_may(header, decides, submits):
+    headers = [(b"authorization", header)]
+    assert BOTH.may_decide(headers) is decides
+    assert BOTH.may_submit(headers) is submits
+    assert not Access().may_decide(headers)
+    assert Access().may_submit(headers)
+
+
+def test_a_token_of_any_letters_is_compared_as_bytes():
+    access = Access("schlüssel-ключ")
+    assert access.may_decide([(b"authorization", b"Bearer " + "schlüssel-ключ".encode())])
+    assert not access.may_decide([(b"authorization", b"Bearer " + "schlüssel-ключ".encode("utf-16"))])
+
+
+@pytest.mark.parametrize(
+    ("access", "host", "origin", "refused"),
+    [
+        (Access(), "127.0.0.1:8000", None, False),
+        (Access(), "127.0.0.1:8000", "http://127.0.0.1:8000", False),
+        (Access(), "localhost:8000", "http://LOCALHOST:8000", False),
+        (Access(), "[::1]:8000", "http://[::1]:8000", False),
+        (Access(), "127.0.0.1:8000", "http://127.0.0.1:9000", True),
+        (Access(), "127.0.0.1:8000", "https://evil.example", True),
+        (Access(), "127.0.0.1:8000", "null", True),
+        (Access(), "127.0.0.1:8000", "http://[", True),
+        # A name that was made to resolve to this machine.
+        (Access(), "evil.example:8000", "http://evil.example:8000", True),
+        (Access(), "evil.example:8000", None, True),
+        (Access("s3cret"), "evil.example:8000", None, True),
+        # Behind a proxy, where everything needs a token.
+        (BOTH, "agents.example", "https://agents.example", False),
+        (BOTH, "agents.example", None, False),
+        (BOTH, "agents.example", "https://evil.example", True),
+    ],
+)
+async def test_pages_of_other_origins_are_refused(serving, access, host, origin, refused):
+    async with serving(access) as place:
+        headers = {"Host": host, "Authorization": "Bearer token"} | ({"Origin": origin} if origin else {})
+        response = await place.client.post("/api/agent/tasks", json={"task": "hello"}, headers=headers)
+        assert response.status_code == (403 if refused else 200)
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert len(await place.runtime.threads()) == (0 if refused else 1)

@@ -1,0 +1,65 @@
+"""Health, errors that nobody expected, and the description of it all."""
+
+import re
+
+import pytest
+from tests.server.conftest import APPROVER
+from tests.server.test_v1 import is_problem, started
+
+from tenuto.errors import StoreError
+
+
+async def test_health_is_the_store_s(place, monkeypatch, caplog):
+    response = await place.client.get("/healthz")
+    assert (response.status_code, response.text) == (200, '{"status":"ok"}')
+
+    async def broken(**filters):
+        raise StoreError("disk image is malformed at /secret/place")
+
+    monkeypatch.setattr(place.runtime.store, "threads", broken)
+    response = await place.client.get("/healthz")
+    assert "secret" not in str(is_problem(response, 503))
+
+
+@pytest.mark.parametrize(("failure", "status"), [(StoreError, 503), (RuntimeError, 500)])
+async def test_what_goes_wrong_inside_stays_inside_and_is_logged(place, monkeypatch, caplog, failure, status):
+    async def broken(*args, **more):
+        raise failure("inner words")
+
+    monkeypatch.setattr(place.runtime, "start", broken)
+    for path, body in (("/v1/threads", {"message": "x"}), ("/api/agent/tasks", {"task": "x"})):
+        response = await place.client.post(path, json=body, headers=APPROVER)
+        assert "inner words" not in str(is_problem(response, status))
+        assert "inner words" in caplog.text
+        assert "s3cret-of-ana" not in caplog.text
+        caplog.clear()
+
+
+async def test_the_description_names_what_there_is(place):
+    made = (await place.client.get("/openapi.json")).json()
+    assert set(made["paths"]) == {
+        "/api/agent/tasks",
+        "/api/agent/approve",
+        "/healthz",
+        "/v1/threads",
+        "/v1/threads/{thread_id}",
+        "/v1/threads/{thread_id}/events",
+        "/v1/threads/{thread_id}/messages",
+        "/v1/threads/{thread_id}/cancel",
+        "/v1/threads/{thread_id}/extend",
+        "/v1/interrupts",
+        "/v1/interrupts/{interrupt_id}",
+        "/v1/interrupts/{interrupt_id}/resolve",
+    }
+    schemas = made["components"]["schemas"]
+    state = await started(place, "refund")
+    assert set(schemas["State"]["properties"]) == set(state)
+    listed = (await place.client.get("/v1/interrupts")).json()["interrupts"][0]
+    assert set(schemas["Interrupt"]["properties"]) == set(listed)
+    assert set(schemas["NewThread"]["required"]) == {"message"}
+    body = made["paths"]["/v1/threads"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/NewThread"}
+    # Every reference leads somewhere.
+    for name in set(re.findall(r"#/components/schemas/(\w+)", str(made))):
+        assert name in schemas
+    assert (await place.client.get("/docs")).status_code == 200
