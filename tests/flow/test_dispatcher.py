@@ -181,7 +181,7 @@ async def test_the_text_is_there_while_the_source_still_waits() -> None:
 
 async def test_misuse_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="asynchronous iterable"):
-        await async_dispatcher_tools_call_for_openai([chunk("x")])  # type: ignore[arg-type]
+        await async_dispatcher_tools_call_for_openai([chunk("x")])  # type: ignore[arg-type]  # that is the point
     make = await async_dispatcher_tools_call_for_openai(stream([]))
     with pytest.raises(ValueError, match="no generator 'user'"):
         make("user")

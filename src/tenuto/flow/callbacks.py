@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, get_args
 
 if TYPE_CHECKING:
     from tenuto.flow.node import TaskNode
@@ -45,15 +45,29 @@ class CallbackDict(RequiredCallbackDict, total=False):
     inject_task_node: bool
 
 
+class Entries(TypedDict, total=False):
+    """What a callback is made of, by moment."""
+
+    at_job_start: list[CallbackDict] | None
+    at_handler_start: list[CallbackDict] | None
+    at_exception: list[CallbackDict] | None
+    at_terminate: list[CallbackDict] | None
+    at_handler_end: list[CallbackDict] | None
+    at_job_end: list[CallbackDict] | None
+    at_commander_end: list[CallbackDict] | None
+
+
 class Callback:
     """The callback entries of a node, by the moment at which they run.
 
     | name | moment |
     | --- | --- |
-    | `at_job_start`, `at_handler_start` | before the node's own work |
+    | `at_job_start` | before a Job's own work |
+    | `at_handler_start` | before a handler's own work |
     | `at_exception` | its own work raised, or a child did and the node asked to fail with it |
     | `at_terminate` | it was terminated, closed or cancelled; no `..._end` follows |
-    | `at_handler_end`, `at_job_end` | its own work and all its children have ended |
+    | `at_handler_end` | a handler's own work and all its children have ended |
+    | `at_job_end` | the same of a Job |
     | `at_commander_end` | the commander ends, after all nodes |
 
     `task_node` is what an entry with `inject_task_node` gets at the end of the commander; elsewhere it gets
@@ -61,27 +75,30 @@ class Callback:
     and is locked afterwards.
     """
 
-    def __init__(  # as wide as the API that it takes over
+    def __init__(
         self,
-        at_job_start: list[CallbackDict] | None = None,
-        at_handler_start: list[CallbackDict] | None = None,
-        at_exception: list[CallbackDict] | None = None,
-        at_terminate: list[CallbackDict] | None = None,
-        at_handler_end: list[CallbackDict] | None = None,
-        at_job_end: list[CallbackDict] | None = None,
-        at_commander_end: list[CallbackDict] | None = None,
+        *in_order: list[CallbackDict] | None,
         task_node: TaskNode | None = None,
         task_node_auto_lock_num: int | None = None,
+        **by_name: Unpack[Entries],
     ) -> None:
+        """Lists of entries by their name, or in the order of the table. TypeError on another name."""
         if task_node_auto_lock_num is not None and not isinstance(task_node_auto_lock_num, int):
             raise TypeError(f"task_node_auto_lock_num is a number or None, not {task_node_auto_lock_num!r}")
-        self.at_job_start = at_job_start or []
-        self.at_handler_start = at_handler_start or []
-        self.at_exception = at_exception or []
-        self.at_terminate = at_terminate or []
-        self.at_handler_end = at_handler_end or []
-        self.at_job_end = at_job_end or []
-        self.at_commander_end = at_commander_end or []
+        if len(in_order) > len(CALLBACK_TYPES):
+            raise TypeError(f"there are {len(CALLBACK_TYPES)} kinds of callbacks, not {len(in_order)}")
+        given: dict[str, Any] = dict(zip(CALLBACK_TYPES, in_order, strict=False))
+        for name, entries in by_name.items():
+            if name in given or name not in CALLBACK_TYPES:
+                raise TypeError(f"Callback got {name!r} twice, or knows no such name")
+            given[name] = entries
+        self.at_job_start: list[CallbackDict] = given.get("at_job_start") or []
+        self.at_handler_start: list[CallbackDict] = given.get("at_handler_start") or []
+        self.at_exception: list[CallbackDict] = given.get("at_exception") or []
+        self.at_terminate: list[CallbackDict] = given.get("at_terminate") or []
+        self.at_handler_end: list[CallbackDict] = given.get("at_handler_end") or []
+        self.at_job_end: list[CallbackDict] = given.get("at_job_end") or []
+        self.at_commander_end: list[CallbackDict] = given.get("at_commander_end") or []
         self._settings_left = task_node_auto_lock_num
         self._locked = False
         self._node: TaskNode | None = None

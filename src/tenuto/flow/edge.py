@@ -31,7 +31,7 @@ def add_edge(from_node: Node, to_node: Node, data: Any | None = None) -> None:
     _at_end(from_node, follow)
 
 
-def add_conditional_edge(from_node: Node, map: Mapping[Any, Node], data: Any | None = None) -> None:  # noqa: A002
+def add_conditional_edge(from_node: Node, map: Mapping[Any, Node], data: Any | None = None) -> None:  # noqa: A002 - as programs name it
     """Run the node that `map` gives for the result of `from_node`; none, if the result is not in it.
 
     The map is read at that moment, and may be changed until then. `data` becomes the `data` of the node.

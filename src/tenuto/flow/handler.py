@@ -12,7 +12,7 @@ from functools import update_wrapper
 from types import MethodType
 from typing import Any, Generic, TypeVar
 
-from tenuto.flow._exceptions import CycleError, HandlerTerminatedError
+from tenuto.flow._exceptions import CycleError, HandlerTerminatedError, NotHandlerError
 from tenuto.flow.callbacks import Callback, CallbackType
 from tenuto.flow.node import CURRENT, NOT_ENDING, advance, close, go_on, has_ended, logger, tell
 from tenuto.flow.oath import require_oath
@@ -196,7 +196,7 @@ async def run_handler(
             await tell(handler, "at_handler_start")
         coroutine = handler.coro
         if coroutine is None:
-            raise HandlerTerminatedError(f"{handler!r} has no coroutine to run")  # noqa: TRY301
+            raise NotHandlerError(f"{handler!r} has no coroutine to run")  # noqa: TRY301 - fails the node
         result = await coroutine
     except asyncio.CancelledError:
         cancelled = True
@@ -224,7 +224,9 @@ async def run_handler(
             await go_on(telling)
         return result
     finally:
-        tasks.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+        task = asyncio.current_task()
+        if task is not None:
+            tasks.pop(task, None)
 
 
 async def record_failure(node: WorkNode, error: BaseException) -> None:

@@ -33,7 +33,7 @@ class Lifecycle(Scheduler):
     def _prepare(self) -> None:
         super()._prepare()
         self._id = 1
-        self._commander = self  # type: ignore[assignment]
+        self._commander = self  # type: ignore[assignment]  # the commander is the only one of its kind
         self._parent = "Null"
         self._children.clear()
         self._event_loop = None

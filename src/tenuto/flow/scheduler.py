@@ -27,6 +27,7 @@ from tenuto.flow.callbacks import Callback, CallbackType, entries_of, run_entrie
 from tenuto.flow.handler import BARRIER, HandlerCoroutine, begin, record_failure, start_task
 from tenuto.flow.job import Job, check_job
 from tenuto.flow.node import CURRENT, TaskNode, advance, close, finish, go_on, has_ended, is_node
+from tenuto.flow.standin import StandIn, watch
 
 CALLBACK_FAILURES_KEPT = 100
 JOBS_BETWEEN_BREATHS = 32  # how many Jobs may run before handlers, timers and signals get a turn
@@ -47,16 +48,6 @@ class Request(NamedTuple):
     parent: TaskNode | None
     requester: TaskNode | None
     watcher: Callable[[], None] | None  # called when the node has ended, or could not be taken
-
-
-class StandIn(TaskNode):
-    """Holds the place of a node that is to run but cannot be in the tree yet.
-
-    It runs already and has to run again, or it runs in the tree of another commander.
-    """
-
-    def _label(self) -> str:
-        return "waiting for another run"
 
 
 class Scheduler(TaskNode):
@@ -201,7 +192,7 @@ class Scheduler(TaskNode):
         if node._id is None or (node._commander is not self and isinstance(node._id, int)):
             self._ids += 1
             node._id = self._ids
-        node._commander = self  # type: ignore[assignment]
+        node._commander = self  # type: ignore[assignment]  # the commander is the only scheduler
 
     def _admit(self, node: Job | HandlerCoroutine[Any], parent: TaskNode) -> None:
         """Begin a run: a Job goes into the queue, a handler gets its task."""
@@ -397,10 +388,3 @@ class Scheduler(TaskNode):
 
 def is_scheduler(value: object) -> TypeGuard[Scheduler]:
     return isinstance(value, Scheduler)
-
-
-def watch(node: TaskNode, watcher: Callable[[], None]) -> None:
-    """Call this once, when the present or next run of the node has ended."""
-    if node._flow_watchers is None:
-        node._flow_watchers = []
-    node._flow_watchers.append(watcher)
