@@ -124,7 +124,7 @@ class Contract:
             thread_id=task_id, pending=False, limit=1
         ):
             return pending[0]
-        pending = await self._runtime.interrupts(thread_id=task_id)
+        pending = await self._runtime.interrupts(thread_id=task_id, limit=limits.MAX_PAGE_ROWS)
         if not pending:
             raise Problem(404, NOTHING_PENDING)
         error = "say with action_id which action is meant: several are pending, or one was decided before"

@@ -253,11 +253,12 @@ class V1:
     def _who(self, request: Request) -> str:
         return self._access.who(request.headers.raw)
 
-    def _submitter(self, request: Request) -> None:
+    # Coroutines, though they await nothing: FastAPI would run plain functions on a thread each.
+    async def _submitter(self, request: Request) -> None:
         if not self._access.may_submit(request.headers.raw):
             raise Problem(401, "a bearer token is needed here", WWW_Authenticate="Bearer")
 
-    def _approver(self, request: Request) -> None:
+    async def _approver(self, request: Request) -> None:
         if not self._access.may_decide(request.headers.raw):
             raise Problem(401, "the approver's bearer token is needed here", WWW_Authenticate="Bearer")
 
