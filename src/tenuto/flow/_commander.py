@@ -200,7 +200,7 @@ class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
 
     def call_handler_threadsafe(self, handler: HandlerCoroutine[Any]) -> None:
         """Start a handler from any thread. CommanderNotRunError, NotHandlerError."""
-        if getattr(handler, "__handler__", None) is not True:
+        if not isinstance(handler, HandlerCoroutine):
             raise NotHandlerError(f"{handler!r} is not a call of a handler")
         self._post(handler)
 

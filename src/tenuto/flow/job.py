@@ -82,7 +82,7 @@ class BasicJob(Job):
 
 def check_job(job: Job) -> None:
     """NotTaskerError unless this can be put into a queue; a Job keeps the error as its exception."""
-    if not getattr(job, "_flow_job", False):
+    if not getattr(type(job), "_flow_job", False):
         raise NotTaskerError(f"{job!r} is not a Job")
     if getattr(job.task, _TASKER, None) is not True:
         error = NotTaskerError(f"the task of {job!r} is not decorated with @tasker(PASS_WORD)")

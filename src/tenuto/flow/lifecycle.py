@@ -82,7 +82,7 @@ class Lifecycle(Scheduler):
         self._event_loop = loop
         self._thread = threading.get_ident()
         self._stop = None
-        self._exit_asked = self._exit_from_inside = self._stopping = self._over = False
+        self._exit_asked = self._exit_from_inside = self._over = False
         self._return_result = None
         self._flow_since = time.monotonic()
         self._accepting = True
@@ -137,7 +137,6 @@ class Lifecycle(Scheduler):
         with self._lock:
             self._accepting = False
         self._read_inbox()
-        self._stopping = True
         self._wake_worker()
         if not worker.done():
             await asyncio.wait({worker}, timeout=self._grace)

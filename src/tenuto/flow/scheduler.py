@@ -69,7 +69,6 @@ class Scheduler(TaskNode):
         self._inbox: deque[Request] = deque()
         self._reading = False  # the inbox is being emptied
         self._accepting = False
-        self._stopping = False  # the worker takes no further Job
         self._over = False  # nothing is taken in any more
         self._queue: deque[tuple[Job, int]] = deque()
         self._runs = 0
@@ -97,7 +96,7 @@ class Scheduler(TaskNode):
         requester: TaskNode | None = None,
     ) -> asyncio.Task[Any] | None:
         """Returns the task; None if the handler was dropped, or handed to another thread."""
-        if getattr(handler, "__handler__", None) is not True:
+        if not isinstance(handler, HandlerCoroutine):
             raise NotHandlerError(f"{handler!r} is not a call of a handler")
         self._submit(handler, parent, requester)
         return handler._flow_task
@@ -283,7 +282,7 @@ class Scheduler(TaskNode):
         assert worker is not None
         assert self._event_loop is not None
         jobs = 0
-        while not self._stopping:
+        while self._accepting:
             if not self._queue:
                 self._check_idle()
                 self._wake = self._event_loop.create_future()
