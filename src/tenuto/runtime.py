@@ -4,13 +4,14 @@ Every verb that changes something is one append: when it returns, the fact is in
 here decides what a thread does next; that is the worker's, through the events.
 """
 
+import hashlib
 import os
 import secrets
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Annotated, Any, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -30,6 +31,7 @@ from tenuto.events import (
     MessageReceived,
     ThreadId,
     ThreadStarted,
+    encode,
 )
 from tenuto.loop.holder import Surroundings
 from tenuto.messages import Live, Model
@@ -150,8 +152,8 @@ class Runtime:
     ) -> ThreadId:
         """Start a thread with a first message and return its id.
 
-        With a `thread_id` (a UUID) of your own it is idempotent: the same again returns the same thread
-        and adds nothing. Raises `UnknownAgent`, `InvalidInput`.
+        With a `thread_id` (a UUID) of your own it is idempotent: the same again returns the same thread and
+        adds nothing. Raises `UnknownAgent`, `InvalidInput`; `Conflict` when that thread began otherwise.
         """
         chosen = self.agents.get(agent)
         if chosen is None:
@@ -164,18 +166,23 @@ class Runtime:
         if size > limits.MAX_METADATA_BYTES:
             raise InvalidInput(f"metadata has {size} bytes; at most {limits.MAX_METADATA_BYTES}")
         events = (
-            ThreadStarted(chosen.name, chosen.fingerprint, chosen.limits, chosen.policy, data, by=by),
+            ThreadStarted(
+                chosen.name, chosen.fingerprint, chosen.limits, chosen.policy, data, by=_name("by", by)
+            ),
             MessageReceived(_text("message", message), by=by),
         )
         new_id = ThreadId(str(uuid.uuid4()) if thread_id is None else _uuid(thread_id))
-        await again(lambda: self.store.create(new_id, events, append_id=f"start {new_id}"))
+        # The same start again is the same append; another one under this id is refused by the store.
+        told = hashlib.sha256(b"".join(encode(event) for event in events)).hexdigest()
+        await again(lambda: self.store.create(new_id, events, append_id=f"start {told}"))
         return new_id
 
     async def send(self, thread_id: str, message: str, *, by: str = "user", channel: str = "") -> int:
         """Add a message; returns its seq. Never refused for what the thread is doing: while calls are open it
         waits behind their results, and a thread that ended goes on. Raises `ThreadNotFound`, `InvalidInput`.
         """
-        return await self._external(thread_id, MessageReceived(_text("message", message), by, channel))
+        event = MessageReceived(_text("message", message), _name("by", by), _name("channel", channel))
+        return await self._external(thread_id, event)
 
     async def resolve(
         self, interrupt_id: str, verb: str, *, by: str, **decision: Unpack[Decision]
@@ -197,17 +204,17 @@ class Runtime:
         elif decision.get("arguments") is not None:
             raise InvalidInput(f"arguments go with 'edit', not with {verb!r}")
         answer = decision.get("answer", "")
-        if outcome == "answered" and not answer.strip():
-            raise InvalidInput("a question needs an answer that is not blank")
+        if outcome == "answered":
+            _text("answer", answer)
         event = InterruptResolved(
             row.id,
             outcome,
-            by=_short("by", by),
+            by=_text("by", _name("by", by)),
             comment=_long("comment", decision.get("comment", "")),
             arguments=arguments,
             digest=digest,
             answer=_long("answer", answer),
-            channel=_short("channel", decision.get("channel", "")) if decision.get("channel") else "",
+            channel=_name("channel", decision.get("channel", "")),
         )
         append_id = uuid.uuid4().hex
         await again(lambda: self.store.resolve(event, append_id=append_id, digest=decision.get("digest")))
@@ -220,20 +227,22 @@ class Runtime:
         row = await self.store.thread(ThreadId(thread_id))
         if row.status in ("completed", "failed", "halted", "cancelled"):
             raise Conflict(f"thread {thread_id} has ended already: {row.status}")
-        await self._external(thread_id, CancelRequested(by, _long("reason", reason)))
+        await self._external(thread_id, CancelRequested(_name("by", by), _long("reason", reason)))
 
     async def extend(self, thread_id: str, *, by: str = "", **more: Unpack["More"]) -> None:
         """Give this turn more steps, tokens, cost or seconds; a halted or failed thread goes on.
 
         Raises `ThreadNotFound`, `InvalidInput`, `Conflict` for a completed or cancelled thread.
         """
-        given = Limits(**more)
-        if min(given.steps, given.tokens, given.cost, given.seconds) < 0:
-            raise InvalidInput("an extension is not negative")
+        try:
+            given = msgspec.convert(more, _Given)
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"more steps, tokens, cost or seconds, please: {error}") from error
         row = await self.store.thread(ThreadId(thread_id))
         if row.status in ("completed", "cancelled"):
             raise Conflict(f"thread {thread_id} is {row.status}; send a message to go on")
-        await self._external(thread_id, LimitsExtended(given, by))
+        granted = Limits(given.steps, given.tokens, given.cost, given.seconds)
+        await self._external(thread_id, LimitsExtended(granted, _name("by", by)))
 
     async def wait(self, thread_id: str, timeout: float | None = None) -> ThreadState:
         """The state once the thread ends or waits for somebody, or as it is after `timeout` seconds."""
@@ -314,6 +323,15 @@ class Runtime:
         return self._models[name]
 
 
+class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An extension, checked: what is stored must be read again."""
+
+    steps: Annotated[int, msgspec.Meta(ge=0, le=10**12)] = 0
+    tokens: Annotated[int, msgspec.Meta(ge=0, le=10**12)] = 0
+    cost: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+
+
 class More(TypedDict, total=False):
     """What an extension can give."""
 
@@ -337,8 +355,8 @@ def decided(row: InterruptRow) -> AlreadyDecided:
 def _uuid(text: str) -> str:
     try:
         return str(uuid.UUID(text))
-    except ValueError as error:
-        raise InvalidInput(f"thread_id {text[:100]!r} is not a UUID") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidInput(f"thread_id {str(text)[:100]!r} is not a UUID") from error
 
 
 def _bounded(name: str, text: object, most: int) -> str:
@@ -363,7 +381,5 @@ def _long(name: str, text: str) -> str:
     return _bounded(name, text, limits.MAX_COMMENT_CHARACTERS)
 
 
-def _short(name: str, text: str) -> str:
-    if not text.strip():
-        raise InvalidInput(f"{name} is blank; say who")
+def _name(name: str, text: str) -> str:
     return _bounded(name, text, limits.MAX_NAME_CHARACTERS)

@@ -128,7 +128,6 @@ class Contract:
         if not pending:
             raise Problem(404, NOTHING_PENDING)
         error = "say with action_id which action is meant: several are pending, or one was decided before"
-        pending.sort(key=lambda row: row.raised_seq)  # as in every other answer; the store sorts by time
         return encoded(409, {"error": error, "actions": [_action(row) for row in pending]})
 
     async def _action(self, task_id: str, action_id: str) -> InterruptRow:

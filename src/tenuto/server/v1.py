@@ -206,14 +206,12 @@ class V1:
         limit: Annotated[int, Query(ge=1, le=limits.MAX_LISTED_INTERRUPTS)] = 100,
     ) -> Response:
         """The inbox, oldest first; `after` is the id of the last interrupt of the page before."""
-        place = None
         if after is not None:
-            last = await self._runtime.store.interrupt(InterruptId(after))
-            place = (last.raised_at_ms, last.id)
+            await self._runtime.store.interrupt(InterruptId(after))  # an unknown place is 404, not page one
         rows = await self._runtime.interrupts(
             pending=True if status == "pending" else None,
             thread_id=ThreadId(thread_id) if thread_id else None,
-            after=place,
+            after=InterruptId(after) if after is not None else None,
             limit=limit + 1,
         )
         page = [interrupt_body(row) for row in rows[:limit]]

@@ -247,10 +247,13 @@ class Store(Protocol):
         pending: bool | None = True,
         thread_id: ThreadId | None = None,
         agent: str | None = None,
-        after: tuple[int, InterruptId] | None = None,
+        after: InterruptId | None = None,
         limit: int = 100,
     ) -> list[InterruptRow]:
-        """Oldest first by (raised_at_ms, id). `pending` None: decided ones too."""
+        """In the order in which they were raised; `after` is the last one of the page before.
+
+        `pending` None: decided ones too.
+        """
         ...
 
     async def put_blobs(self, blobs: dict[str, bytes]) -> None:

@@ -38,21 +38,24 @@ UPDATE interrupts SET outcome = ?, resolved_seq = ?, resolved_at = ? WHERE id = 
 -- interrupt: One interrupt with the events that raised and resolved it.
 SELECT * FROM interrupt_rows WHERE id = ?;
 
--- interrupts_pending: Interrupts that wait for a person, oldest first.
+-- interrupts_pending: Interrupts that wait for a person, in the order in which they were raised.
 SELECT * FROM interrupt_rows
-WHERE outcome IS NULL AND (raised_at, id) > (?1, ?2) AND (?3 IS NULL OR agent = ?3)
-ORDER BY raised_at, id LIMIT ?4;
+WHERE outcome IS NULL AND num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0)
+      AND (?2 IS NULL OR agent = ?2)
+ORDER BY num LIMIT ?3;
 
--- interrupts_any: All interrupts, or (?5 = 0) the decided ones, oldest first.
+-- interrupts_any: All interrupts, or (?4 = 0) the decided ones, in the same order.
 SELECT * FROM interrupt_rows
-WHERE (raised_at, id) > (?1, ?2) AND (?3 IS NULL OR agent = ?3) AND (?5 IS NULL OR (outcome IS NULL) = ?5)
-ORDER BY raised_at, id LIMIT ?4;
+WHERE num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0) AND (?2 IS NULL OR agent = ?2)
+      AND (?4 IS NULL OR (outcome IS NULL) = ?4)
+ORDER BY num LIMIT ?3;
 
--- interrupts_of_thread: The same within one thread (?6).
+-- interrupts_of_thread: The same within one thread (?5).
 SELECT * FROM interrupt_rows
-WHERE thread = (SELECT num FROM threads WHERE id = ?6) AND (raised_at, id) > (?1, ?2)
-      AND (?3 IS NULL OR agent = ?3) AND (?5 IS NULL OR (outcome IS NULL) = ?5)
-ORDER BY raised_at, id LIMIT ?4;
+WHERE thread = (SELECT num FROM threads WHERE id = ?5)
+      AND num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0)
+      AND (?2 IS NULL OR agent = ?2) AND (?4 IS NULL OR (outcome IS NULL) = ?4)
+ORDER BY num LIMIT ?3;
 
 -- claimable: Ready threads of one agent that no live lease holds, longest ready first.
 SELECT ready_at, num, id, agent, epoch, head_seq FROM threads

@@ -86,10 +86,10 @@ class Reads:
         pending: bool | None = True,
         thread_id: ThreadId | None = None,
         agent: str | None = None,
-        after: tuple[int, InterruptId] | None = None,
+        after: InterruptId | None = None,
         limit: int = 100,
     ) -> list[InterruptRow]:
-        parameters = (*(after or (-1, "")), agent, min(limit, MAX_PAGE_ROWS))
+        parameters = (after, agent, min(limit, MAX_PAGE_ROWS))
         if thread_id is not None:
             rows = self._fetch(SQL.interrupts_of_thread, (*parameters, pending, thread_id))
         elif pending:

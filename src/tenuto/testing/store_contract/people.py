@@ -127,8 +127,8 @@ class PeopleContract:
 
         assert await ids() == ["i1", "i3", "i0"]
         (row,) = await store.interrupts(limit=1)
-        assert await ids(after=(row.raised_at_ms, row.id)) == ["i3", "i0"]
-        assert await ids(pending=None) == ["i1", "i2", "i3", "i0"]
+        assert await ids(after=row.id) == ["i3", "i0"]
+        assert await ids(pending=None) == ["i1", "i3", "i2", "i0"]
         assert await ids(pending=False) == ["i2"]
         assert await ids(agent="b") == ["i0"]
         assert await ids(thread_id=first) == ["i1", "i3"]

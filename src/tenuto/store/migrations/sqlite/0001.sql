@@ -45,7 +45,7 @@ CREATE UNIQUE INDEX events_place ON events (thread, seq);
 
 CREATE UNIQUE INDEX events_append ON events (thread, append_id) WHERE append_id IS NOT NULL;
 
--- Which pauses are pending. What was asked and answered lies only in the events, so erasing those is enough.
+-- Which pauses are pending; `num` grows as they are raised. What was asked and answered lies only in the events, so erasing those is enough.
 CREATE TABLE interrupts (
     num INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -59,11 +59,9 @@ CREATE TABLE interrupts (
     resolved_at INTEGER
 );
 
-CREATE INDEX interrupts_oldest ON interrupts (raised_at, id);
+CREATE INDEX interrupts_pending ON interrupts (num) WHERE outcome IS NULL;
 
-CREATE INDEX interrupts_pending ON interrupts (raised_at, id) WHERE outcome IS NULL;
-
-CREATE INDEX interrupts_thread ON interrupts (thread, raised_at, id);
+CREATE INDEX interrupts_thread ON interrupts (thread, num);
 
 CREATE TABLE blobs (digest TEXT NOT NULL PRIMARY KEY, body BLOB NOT NULL);
 
@@ -79,7 +77,7 @@ SELECT i.id AS id, t.id AS thread_id, t.agent AS agent, i.kind AS kind,
        i.raised_seq AS raised_seq, i.raised_at AS raised_at, i.expires_at AS expires_at,
        i.outcome AS outcome, i.resolved_at AS resolved_at, i.thread AS thread,
        raised.version AS raised_version, CAST(raised.body AS BLOB) AS raised_body,
-       resolved.version AS resolved_version, CAST(resolved.body AS BLOB) AS resolved_body
+       resolved.version AS resolved_version, CAST(resolved.body AS BLOB) AS resolved_body, i.num AS num
 FROM interrupts AS i
 JOIN threads AS t ON t.num = i.thread
 JOIN events AS raised ON raised.thread = i.thread AND raised.seq = i.raised_seq
