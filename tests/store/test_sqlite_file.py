@@ -322,9 +322,9 @@ HOT = {
     "threads": (1 << 60, "", None, 10),
     "threads_by_status": (1 << 60, "", "ops", 10, "completed"),
     "interrupt": ("i",),
-    "interrupts_pending": (-1, "", None, 10),
-    "interrupts_any": (-1, "", None, 10, None),
-    "interrupts_of_thread": (-1, "", None, 10, None, "crowd-9"),
+    "interrupts_pending": (None, None, 10),
+    "interrupts_any": (None, None, 10, None),
+    "interrupts_of_thread": (None, None, 10, None, "crowd-9"),
     "feed": (299_990, 1 << 62),
     "newest_event": (),
 }
