@@ -1,6 +1,7 @@
 """An agent: a frozen value of name, model, instructions, tools, policy and limits. It holds no state."""
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ class Agent:
     `instructions` is the system prompt, or a function of the thread's state that gives it. `model` is a
     `Model`, a model's name (used with PROVIDER_URL and PROVIDER_API_KEY), or None for PROVIDER_MODEL.
     `max_steps`, `max_tokens`, `max_cost` and `max_seconds` bound one turn (0: no limit; seconds count model
-    and tool time, not waiting). `max_consecutive_errors` failed calls in a row raise a question to a person.
+    and tool time, not waiting). `max_consecutive_errors` failed calls in a row raise a question to a person,
+    which expires after `question_expires_after` seconds.
     `on_message_while_waiting="withdraw"` takes pending approvals back when a new message comes in.
     `render` replaces how the history is shown to the model; what it returns is mended where a provider
     would refuse it. `parameters` go into the request as they are (temperature, …).
@@ -65,9 +67,20 @@ class Agent:
         names = [entry.name for entry in self.tools]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigurationError(f"agent {self.name}: two tools are called {', '.join(doubles)}")
-        for limit in ("max_steps", "max_tokens", "max_cost", "max_seconds", "max_consecutive_errors"):
-            if getattr(self, limit) < 0:
-                raise ConfigurationError(f"agent {self.name}: {limit} is negative; 0 means no limit")
+        for limit in ("max_steps", "max_tokens", "max_consecutive_errors"):
+            if type(getattr(self, limit)) is not int:
+                raise ConfigurationError(f"agent {self.name}: {limit} is a whole number")
+        for limit in (
+            "max_steps",
+            "max_tokens",
+            "max_cost",
+            "max_seconds",
+            "max_consecutive_errors",
+            "question_expires_after",
+        ):
+            value = getattr(self, limit)
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigurationError(f"agent {self.name}: {limit} is 0 (no limit) or a positive number")
         if self.on_message_while_waiting not in ("queue", "withdraw"):
             raise ConfigurationError(f"agent {self.name}: on_message_while_waiting is 'queue' or 'withdraw'")
 
@@ -112,7 +125,7 @@ class Agent:
             self.model_name,
             instructions
             if isinstance(instructions, str)
-            else f"{instructions.__module__}.{instructions.__qualname__}",
+            else f"{instructions.__module__}.{getattr(instructions, '__qualname__', '')}",
             [entry.digest for entry in self.tools],
             self.limits,
             self.policy,

@@ -186,7 +186,8 @@ class Worker:
                 await holder.append(event)
                 self._failures.pop(holder.thread_id, None)
                 times = [raised.expires_at_ms for raised in holder.state.interrupts if raised.expires_at_ms]
-                if await holder.release(min(times, default=None)):
+                await holder.release(min(times, default=None))
+                if holder.released:
                     return
             except TenutoError:
                 logger.exception("thread %s: no person could be asked", holder.thread_id)

@@ -158,6 +158,9 @@ class Holder:
                 apply(self.state, entry)
         # The store gives the thread back with a terminal event that has seen everything.
         self.released = conditional and isinstance(events[-1], TERMINAL)
+        if self.released and self.state.ended is None:
+            # A cancel with a message behind it: the new turn is news to whoever claims next.
+            self._head_heard = self.state.head_seq + 1
         return True
 
     def start(self, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
