@@ -1,0 +1,39 @@
+"""The command line: run an agent, decide what waits for a person, look at what happened.
+
+`app.py` has the commands and their options and nothing else; `agents.py` finds the agents that MODULE:AGENT
+names; `run.py` advances a thread in this process and shows it; `ask.py` asks at the terminal; `inbox.py`
+decides; `look.py` reads; `view.py` puts an event into words; `terminal.py` prints; `demo.py` tells the story
+with the processes of `processes.py`.
+
+Everything goes through `tenuto.Runtime`; a command decides nothing that a program could not. What models,
+tools and people wrote is escaped before it reaches a terminal and is never read as markup. Typer, Rich and
+everything heavy are imported when a command runs. Exit codes: 0; 1 with one line on stderr (TENUTO_DEBUG=1
+shows the traceback); 2 for wrong usage, before any agent is loaded or file touched; 130 after Ctrl-C, with
+nothing lost.
+"""
+
+import os
+import sys
+
+
+def main() -> None:
+    """The entry point of `tenuto`. Leaves by SystemExit."""
+    from tenuto.cli.app import app
+    from tenuto.cli.terminal import complain
+    from tenuto.errors import TenutoError
+
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets its escape, not a traceback.
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+    try:
+        app(prog_name="tenuto")
+    except (TenutoError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # Whoever read the output has seen enough; nothing may be flushed into the closed pipe at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        if os.environ.get("TENUTO_DEBUG") == "1":
+            raise
+        complain(str(error))
+        sys.exit(1)

@@ -1,0 +1,148 @@
+"""Asking at the terminal: approvals, questions and reviews.
+
+Called only while the thread rests: nothing runs here meanwhile, so waiting for a key press may block.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenuto.cli.terminal import complain, moment, pretty, safe
+from tenuto.cli.view import asked
+from tenuto.errors import AlreadyDecided, ConfigurationError, InvalidInput, Stale
+from tenuto.events import ThreadId
+from tenuto.runtime import Decision, Runtime
+from tenuto.store.base import InterruptRow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Choice = tuple[str, Decision]  # the verb, and what goes with it
+
+
+async def ask(runtime: Runtime, thread_id: ThreadId, left: set[str], out: "Console", by: str) -> bool:
+    """Ask about everything pending in the thread but what is in `left`; "later" adds to that.
+
+    True when something was decided, by whomever. Raises KeyboardInterrupt; then nothing was decided.
+    """
+    rows = [row for row in await runtime.interrupts(thread_id=thread_id) if row.id not in left]
+    decided = False
+    for row in rows:
+        out.print(f"\n{row.kind} {row.id}", style="bold magenta")
+        for style, text in asked(row.kind, row.name, row.arguments, row.prompt):
+            out.print(text, style=style)
+        expires = f"expires {moment(row.expires_at_ms)}  " if row.expires_at_ms else ""
+        out.print(f"{expires}digest {row.digest or 'none'}", style="dim")
+        if await _decide(runtime, row, by):
+            decided = True
+        else:
+            left.add(row.id)
+    return decided
+
+
+async def _decide(runtime: Runtime, row: InterruptRow, by: str) -> bool:
+    """Ask until there is a decision that stands; False for later."""
+    while True:
+        choice = {"approval": _approval, "question": _question, "review": _review}[row.kind](row)
+        if choice is None:
+            return False
+        verb, decision = choice
+        decision["channel"] = "terminal"
+        if row.digest:
+            decision["digest"] = row.digest
+        try:
+            await runtime.resolve(row.id, verb, by=by, **decision)
+            return True
+        except AlreadyDecided as error:
+            complain(f"{error}, {moment(error.at_ms)}")
+            return True
+        except (InvalidInput, ConfigurationError, Stale) as error:
+            complain(str(error))
+
+
+def _approval(row: InterruptRow) -> Choice | None:
+    match _key("[a]pprove, [r]eject, [e]dit, [l]ater? ", "arel"):
+        case "a":
+            return "approve", {}
+        case "r":
+            comment = _line("Why (the model reads it; may be empty): ")
+            return None if comment is None else ("reject", {"comment": comment})
+        case "e":
+            arguments = _edited(row.arguments)
+            return _approval(row) if arguments is None else ("edit", {"arguments": arguments})
+        case _:
+            return None
+
+
+def _question(row: InterruptRow) -> Choice | None:
+    answer = _line("Your answer (empty: later): ")
+    return ("answer", {"answer": answer}) if answer and answer.strip() else None
+
+
+def _review(row: InterruptRow) -> Choice | None:
+    match _key(
+        "Did it happen? [h]appened, did [n]ot happen (it will run again), [d]rop it, [l]ater? ", "hndl"
+    ):
+        case "h":
+            result = _line("Its result, for the model (may be empty): ")
+            return None if result is None else ("happened", {"answer": result})
+        case "n":
+            return "did_not_happen", {}
+        case "d":
+            comment = _line("A comment for the model (may be empty): ")
+            return None if comment is None else ("drop", {"comment": comment})
+        case _:
+            return None
+
+
+def _edited(arguments: str) -> str | None:
+    """New arguments as JSON text, from one line or from $EDITOR; None when nothing was changed."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    typed = _line(f"New arguments as JSON (empty: {'open ' + safe(editor) if editor else 'back'}): ")
+    if typed is None or typed.strip() or not editor:
+        return (typed or "").strip() or None
+    with tempfile.TemporaryDirectory(prefix="tenuto-") as place:
+        file = Path(place, "arguments.json")
+        before = pretty(arguments) + "\n"
+        file.write_text(before, encoding="utf-8")
+        try:
+            subprocess.run([*shlex.split(editor), str(file)], check=True)  # noqa: S603 - the user's own editor
+            after = file.read_text(encoding="utf-8")
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            complain(f"nothing was changed: {error}")
+            return None
+    return after if after != before else None
+
+
+def _key(prompt: str, keys: str) -> str:
+    """One of these letters, or the last one at the end of input."""
+    while True:
+        line = _line(prompt)
+        if line is None:
+            return keys[-1]
+        if line.strip() and line.strip()[0].lower() in keys:
+            return line.strip()[0].lower()
+
+
+def confirm(prompt: str) -> bool:
+    """Yes or no; no at the end of input. Raises KeyboardInterrupt."""
+    return _key(prompt, "yn") == "y"
+
+
+def _line(prompt: str) -> str | None:
+    """A line from the terminal; None at the end of input."""
+    import readline  # noqa: F401 - gives input() its line editing
+
+    # asyncio's own handler would only set a flag, and the read would go on.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(prompt)
+    except EOFError:
+        print()
+        return None
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,76 @@
+"""Opening a database that should be there, and finding in it what the beginning of an id names."""
+
+import re
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Final
+
+from tenuto.agent import Agent
+from tenuto.errors import Conflict, InterruptNotFound, NotFound, ThreadNotFound
+from tenuto.events import InterruptId, ThreadId
+from tenuto.limits import MAX_PAGE_ROWS
+from tenuto.runtime import Runtime, Settings
+from tenuto.store import open_store
+from tenuto.store.base import InterruptRow, ThreadRow
+
+ID_FORM: Final = re.compile(r"[0-9a-f-]{1,36}")
+WHOLE_ID: Final = 36
+_SHOWN_MATCHES = 5
+
+
+def opened(database: str, agents: Iterable[Agent] = (), *, must_exist: bool = True) -> Runtime:
+    """A runtime to enter that advances only the threads it is given. Raises `NotFound` for a missing file."""
+    store = open_store(database)
+    path = getattr(store, "path", ":memory:")
+    if must_exist and (path == ":memory:" or not Path(path).exists()):
+        raise NotFound(f"there is no database {path}; name one with --database or TENUTO_DATABASE")
+    return Runtime(agents, store, settings=Settings(worker=False))
+
+
+async def find_thread(runtime: Runtime, beginning: str) -> ThreadRow:
+    """The one thread whose id begins so. Raises `ThreadNotFound`, `Conflict` when there are several."""
+    if len(beginning) == WHOLE_ID:
+        return await runtime.store.thread(ThreadId(beginning))
+    found = [row async for row in all_threads(runtime) if row.id.startswith(beginning)]
+    if not found:
+        raise ThreadNotFound(f"there is no thread {beginning}")
+    if len(found) > 1:
+        raise Conflict(_several("threads", beginning, [row.id for row in found]))
+    return found[0]
+
+
+async def find_interrupt(runtime: Runtime, beginning: str) -> InterruptRow:
+    """The one interrupt whose id begins so, pending ones first. Raises `InterruptNotFound`, `Conflict`."""
+    if len(beginning) == WHOLE_ID:
+        return await runtime.store.interrupt(InterruptId(beginning))
+    for pending in (True, False):
+        found = [row async for row in all_interrupts(runtime, pending) if row.id.startswith(beginning)]
+        if len(found) > 1:
+            raise Conflict(_several("interrupts", beginning, [row.id for row in found]))
+        if found:
+            return found[0]
+    raise InterruptNotFound(f"there is no interrupt {beginning}")
+
+
+async def all_threads(runtime: Runtime) -> AsyncIterator[ThreadRow]:
+    """Every thread, newest first, a page at a time."""
+    page = await runtime.threads(limit=MAX_PAGE_ROWS)
+    while page:
+        for row in page:
+            yield row
+        last = page[-1]
+        page = await runtime.threads(limit=MAX_PAGE_ROWS, before=(last.created_at_ms, last.id))
+
+
+async def all_interrupts(runtime: Runtime, pending: bool) -> AsyncIterator[InterruptRow]:
+    """Every pending or every decided interrupt, oldest first, a page at a time."""
+    page = await runtime.interrupts(pending=pending, limit=MAX_PAGE_ROWS)
+    while page:
+        for row in page:
+            yield row
+        page = await runtime.interrupts(pending=pending, limit=MAX_PAGE_ROWS, after=page[-1].id)
+
+
+def _several(what: str, beginning: str, ids: list[str]) -> str:
+    more = ", …" if len(ids) > _SHOWN_MATCHES else ""
+    return f"{len(ids)} {what} begin with {beginning}: {', '.join(ids[:_SHOWN_MATCHES])}{more}"

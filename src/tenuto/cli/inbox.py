@@ -1,0 +1,84 @@
+"""Deciding from a shell what waits for a person, and saying who goes on with the thread."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tenuto.agent import Agent
+from tenuto.cli.agents import check_models
+from tenuto.cli.find import find_interrupt, opened
+from tenuto.cli.run import Screen, run_here
+from tenuto.cli.terminal import console, moment, safe
+from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
+from tenuto.runtime import Decision, Runtime, decided
+from tenuto.store.base import InterruptRow, WorkerRow
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to decide, and where. `agents` imports the agents that are known here, perhaps none."""
+
+    id: str
+    verb: str
+    by: str
+    decision: Decision
+    database: str
+    wait: bool
+    agents: Callable[[], list[Agent]]
+
+
+async def decide(order: Order) -> None:
+    """Decide once, then leave the thread to a live worker, or run it here until its next pause.
+
+    Raises `AlreadyDecided` with who, what and when. Agents are imported only to run or to edit, and before
+    the decision: when that fails, nothing was decided.
+    """
+    async with opened(order.database) as runtime:
+        row = await find_interrupt(runtime, order.id)
+        if row.outcome is not None:
+            raise _worded(decided(row))
+        worker = await _worker(runtime, row)
+        if order.verb != "edit" and (worker or not order.wait):
+            await _resolve(runtime, row, order)
+            return _say(row, worker, "")
+    agents = order.agents()
+    known = any(agent.name == row.agent for agent in agents)
+    if order.verb == "edit" and not known:
+        raise UnknownAgent(
+            f"new arguments are checked by agent {row.agent!r}; name it with --agent MODULE:AGENT"
+        )
+    if known and order.wait and worker is None:
+        check_models(agent for agent in agents if agent.name == row.agent)
+    async with opened(order.database, agents) as runtime:
+        await _resolve(runtime, row, order)
+        worker = await _worker(runtime, row)
+        if worker or not order.wait or not known:
+            return _say(row, worker, "" if known else f"agent {row.agent!r} is not known here: ")
+        head_seq = (await runtime.store.thread(row.thread_id)).head_seq
+        out = console()
+        out.print(f"{row.id} decided; this command runs thread {row.thread_id} until it rests", style="bold")
+        after = await run_here(runtime, row.thread_id, head_seq, Screen(out))
+        out.print(f"thread {after.id} is {after.status}", style="dim")
+        return None
+
+
+async def _resolve(runtime: Runtime, row: InterruptRow, order: Order) -> None:
+    try:
+        await runtime.resolve(row.id, order.verb, by=order.by, **order.decision)
+    except AlreadyDecided as error:
+        raise _worded(error) from error
+
+
+def _worded(error: AlreadyDecided) -> TenutoError:
+    return AlreadyDecided(f"{error}, {moment(error.at_ms)}" if error.at_ms else str(error), **error.facts)
+
+
+async def _worker(runtime: Runtime, row: InterruptRow) -> WorkerRow | None:
+    return next((worker for worker in await runtime.workers() if row.agent in worker.agents), None)
+
+
+def _say(row: InterruptRow, worker: WorkerRow | None, why: str) -> None:
+    if worker is not None:
+        who = f"worker {safe(worker.owner)} (process {worker.pid}) goes on with thread {row.thread_id}"
+    else:
+        who = f"{safe(why)}thread {row.thread_id} goes on when a worker starts, such as: tenuto serve"
+    console().print(f"{row.id} decided; {who}")

@@ -1,0 +1,118 @@
+"""Commands that only read: inbox, threads, show, verify. None of them creates a database."""
+
+from typing import Any
+
+import msgspec
+
+from tenuto.cli.find import all_interrupts, all_threads, find_thread, opened
+from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, safe, span
+from tenuto.cli.view import View
+from tenuto.errors import StoreError
+from tenuto.events import Entry, ThreadId
+from tenuto.runtime import Runtime
+
+SHORT_ID = 8
+
+
+async def inbox(database: str, as_json: bool) -> None:
+    """What waits for a person, oldest first."""
+    async with opened(database) as runtime:
+        rows = [row async for row in all_interrupts(runtime, pending=True)]
+    if as_json:
+        return print_json(rows)
+    if not rows:
+        return console().print("nothing waits for a person")
+    table = _table("id", "kind", "tool", "arguments", "thread", "age", "expires in")
+    for row in rows:
+        left_ms = row.expires_at_ms - now_ms()
+        expires = "never" if not row.expires_at_ms else span(left_ms) if left_ms > 0 else "expired"
+        what = row.prompt if row.kind == "question" else row.arguments
+        cells = (row.id[:SHORT_ID], row.kind, row.name, what, row.thread_id[:SHORT_ID])
+        table.add_row(*map(safe, cells), span(now_ms() - row.raised_at_ms), expires)
+    return console().print(table, soft_wrap=False)
+
+
+async def threads(database: str, status: str | None, agent: str | None, limit: int, as_json: bool) -> None:
+    """The newest threads."""
+    filters: dict[str, Any] = {"status": status, "agent": agent, "limit": limit}
+    async with opened(database) as runtime:
+        rows = await runtime.threads(**filters)
+    if as_json:
+        return print_json(rows)
+    if not rows:
+        return console().print("no threads")
+    table = _table("id", "agent", "status", "events", "started", "last event")
+    for row in rows:
+        times = moment(row.created_at_ms), moment(row.updated_at_ms)
+        table.add_row(row.id, safe(row.agent), row.status, str(row.head_seq), *times)
+    return console().print(table, soft_wrap=False)
+
+
+async def show(database: str, thread: str, after: int, as_json: bool, follow: bool) -> None:
+    """A thread's events; `follow` goes on until it is interrupted."""
+    async with opened(database) as runtime:
+        row = await find_thread(runtime, thread)
+        if as_json:
+            entries = await runtime.store.read(row.id, after)
+            return print_json([_plain(entry) for entry in entries])
+        out, view = console(), View(brief=False)
+        if not after:
+            out.print(f"thread {row.id}, agent {safe(row.agent)}, {row.status}", style="bold")
+        for entry in await runtime.store.read(row.id):
+            if entry.seq <= after:
+                view.learn(entry.event)
+                continue
+            after = entry.seq
+            for line in view.entry(entry):
+                out.print(line)
+        if follow:
+            async for item in runtime.follow(row.id, after):
+                for line in view.entry(item) if isinstance(item, Entry) else ():
+                    out.print(line)
+        return None
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    event = msgspec.to_builtins(entry.event)
+    return {"seq": entry.seq, "at_ms": entry.at_ms, "type": event.pop("type")} | {"event": event}
+
+
+async def verify(database: str, thread: str | None, heads: bool) -> int:
+    """Check one thread's hash chain, or all; the exit code."""
+    out, checked, bad = console(), 0, 0
+    async with opened(database) as runtime:
+        if thread is not None:
+            ids = [(await find_thread(runtime, thread)).id]
+        else:
+            ids = [row.id async for row in all_threads(runtime)]
+        for thread_id in ids:
+            checked += 1
+            fault, line = await _verify(runtime, thread_id)
+            if fault:
+                bad += 1
+                complain(f"thread {thread_id}: {fault}")
+            elif heads:
+                out.print(line)
+    if not heads:
+        out.print(f"{checked - bad} of {checked} threads are as they were written")
+    return 1 if bad else 0
+
+
+async def _verify(runtime: Runtime, thread_id: ThreadId) -> tuple[str, str]:
+    """What does not fit ("" when all does), and the head: thread, seq, hash."""
+    try:
+        report = await runtime.verify(thread_id)
+    except StoreError as error:
+        return str(error), ""
+    fault = "" if report.ok else f"event {report.first_bad_seq}: {report.reason}"
+    return fault, f"{thread_id} {report.checked} {report.head_hash.hex()}"
+
+
+def _table(*columns: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("id", "thread", "age"))
+    return table

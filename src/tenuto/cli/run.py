@@ -1,0 +1,220 @@
+"""Advancing a thread in this process, and showing it while it runs."""
+
+import asyncio
+import getpass
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from tenuto.agent import Agent
+from tenuto.cli.ask import ask
+from tenuto.cli.find import find_thread, opened
+from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, print_json, safe
+from tenuto.cli.view import View, asked
+from tenuto.errors import ConfigurationError, UnknownAgent
+from tenuto.events import TERMINAL, AnyEvent, CallStarted, Entry, InterruptRaised, ModelReplied, ThreadId
+from tenuto.messages import AttemptFailed, Live, ReasoningDelta, TextDelta, ToolProgress
+from tenuto.runtime import Runtime
+from tenuto.store.base import ThreadRow
+from tenuto.stream import Replayed
+from tenuto.thread import ThreadState
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LOOK_AGAIN_SECONDS = 0.5
+
+
+def user() -> str:
+    """Who sits here, by the operating system."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+async def run(
+    agents: list[Agent], database: str, message: str | None, thread: str | None, as_json: bool, hint: str
+) -> int:
+    """Start a thread or go on with one until it ends or waits for a person who is not here; the exit code.
+
+    `hint` is what a command needs, beside the thread, to find this database again.
+    """
+    async with opened(database, agents, must_exist=thread is not None) as runtime:
+        screen = None if as_json else Screen(console())
+        thread_id, after = await _begin(runtime, agents, message, thread)
+        try:
+            await _converse(runtime, thread_id, after, screen)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            if screen:
+                screen.end_line()
+            complain(f"stopped; nothing is lost. Go on with: tenuto run --thread {thread_id}{hint}")
+            raise
+        state = await runtime.state(thread_id)
+        if as_json:
+            print_json(_summary(state))
+        else:
+            await _conclude(runtime, state, hint)
+    if state.ended == "failed":
+        complain(f"thread {thread_id} failed: {state.error}")
+    return 1 if state.ended not in (None, "completed") else 0
+
+
+async def _begin(
+    runtime: Runtime, agents: list[Agent], message: str | None, thread: str | None
+) -> tuple[ThreadId, int]:
+    """The thread, and after which event there is something to show."""
+    if thread is None:
+        if len(agents) > 1:
+            names = ", ".join(agent.name for agent in agents)
+            raise ConfigurationError(f"which agent? There are {names}; name one with --agent MODULE:AGENT")
+        assert message is not None
+        return await runtime.start(agents[0].name, message, by=user()), 2
+    row = await find_thread(runtime, thread)
+    if row.agent not in runtime.agents:
+        raise UnknownAgent(f"thread {row.id} is of agent {row.agent!r}; name that with --agent MODULE:AGENT")
+    if message is None:
+        return row.id, row.head_seq
+    return row.id, await runtime.send(row.id, message, by=user(), channel="cli")
+
+
+async def _converse(runtime: Runtime, thread_id: ThreadId, after: int, screen: "Screen | None") -> None:
+    left: set[str] = set()  # what the person here did not want to decide now
+    while True:
+        row = await run_here(runtime, thread_id, after, screen)
+        after = row.head_seq
+        if screen is None or not is_interactive():
+            return
+        if row.status == "sleeping":
+            wake_at_ms = row.ready_at_ms or now_ms() + 1000
+            screen.out.print(f"sleeps until {moment(wake_at_ms)}; Ctrl-C leaves it asleep", style="dim")
+            while (left_ms := wake_at_ms - now_ms()) > 0:
+                await asyncio.sleep(min(left_ms / 1000, LOOK_AGAIN_SECONDS))
+                if (await runtime.store.thread(row.id)).status != "sleeping":
+                    break
+        elif not await ask(runtime, thread_id, left, screen.out, user()):
+            return
+
+
+async def run_here(runtime: Runtime, thread_id: ThreadId, after: int, screen: "Screen | None") -> ThreadRow:
+    """Advance the thread until it rests, wherever it runs, and show what happens; its row then."""
+    watching = asyncio.create_task(_watch(runtime, thread_id, after, screen)) if screen else None
+    try:
+        while True:
+            if not await runtime.drive(thread_id):
+                # Another process has it, or its time has not come.
+                await runtime.wait(thread_id, LOOK_AGAIN_SECONDS)
+            row = await runtime.store.thread(thread_id)
+            if row.status != "running":
+                break
+    finally:
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+    if screen is not None:
+        for entry in await runtime.store.read(thread_id, max(after, screen.seq)):
+            screen.show(entry)
+        screen.end_line()
+    return row
+
+
+async def _watch(runtime: Runtime, thread_id: ThreadId, after: int, screen: "Screen") -> None:
+    async for item in runtime.follow(thread_id):
+        if isinstance(item, Entry) and item.seq <= after:
+            screen.view.learn(item.event)
+        else:
+            screen.show(item)
+
+
+class Screen:
+    """Shows one thread while it runs: text as it arrives, calls and results briefly."""
+
+    def __init__(self, out: "Console") -> None:
+        self.out = out
+        self.view = View(brief=True)
+        self._streamed = ""
+        self.seq = 0  # of the last event shown
+
+    def show(self, item: Entry | Replayed | Live) -> None:
+        """Print what there is to see of it."""
+        match item:
+            case TextDelta(text):
+                self.out.file.write(safe(text))
+                self.out.file.flush()
+                self._streamed += text
+            case AttemptFailed(error, wait_seconds):
+                self.end_line()
+                self.out.print(f"{safe(error, 300)}; again in {wait_seconds:.1f} s", style="yellow")
+            case ToolProgress(message=message, fraction=fraction):
+                share = "" if fraction is None else f" {fraction:.0%}"
+                self.out.print(f"… {safe(message, 200)}{share}", style="dim")
+            case Entry(seq=seq, event=event):
+                self.seq = seq
+                self._event(event)
+            case ReasoningDelta() | Replayed():
+                pass
+
+    def _event(self, event: AnyEvent) -> None:
+        self.view.learn(event)
+        if isinstance(event, (*TERMINAL, InterruptRaised)) or (
+            isinstance(event, CallStarted) and not event.until_ms
+        ):
+            return  # what is said at the end, or only of interest in a log
+        if isinstance(event, ModelReplied) and event.text == self._streamed:
+            event = structs.replace(event, text="")  # it is on the screen already
+        self.end_line()
+        for style, text in self.view.lines(event):
+            self.out.print(text, style=style)
+
+    def end_line(self) -> None:
+        """What comes next begins on a line of its own."""
+        if self._streamed:
+            self.out.file.write("\n")
+            self.out.file.flush()
+        self._streamed = ""
+
+
+def _summary(state: ThreadState) -> dict[str, object]:
+    """The final state for programs."""
+    return {
+        "thread": state.id,
+        "agent": state.agent,
+        "status": state.status,
+        "answer": state.answer,
+        "error": state.error,
+        "limit": state.limit,
+        "steps": state.step,
+        "head_seq": state.head_seq,
+        "interrupts": state.interrupts,
+    }
+
+
+async def _conclude(runtime: Runtime, state: ThreadState, hint: str) -> None:
+    """Say where the thread stands, and how to go on."""
+    out, go_on = console(), f"tenuto run --thread {state.id}{hint}"
+    match state.status:
+        case "completed":
+            out.print(f"thread {state.id} completed", style="dim")
+        case "halted":
+            out.print(f"thread {state.id} halted: the limit of {state.limit} is reached", style="yellow")
+            out.print(f'tell it to go on: {go_on} "…"', style="dim")
+        case "cancelled":
+            out.print(f"thread {state.id} was cancelled", style="yellow")
+        case "sleeping":
+            row = await runtime.store.thread(state.id)
+            out.print(f"thread {state.id} sleeps until {moment(row.ready_at_ms or now_ms())}", style="bold")
+            out.print(f"go on then: {go_on}", style="dim")
+        case "failed":
+            out.print(f'try again: {go_on} "…"', style="dim")
+        case _:
+            out.print(f"thread {state.id} waits for a person:", style="bold")
+            for raised in state.interrupts:
+                out.print(f"{raised.kind} {raised.id}", style="magenta")
+                for style, text in asked(raised.kind, raised.name, raised.arguments, raised.prompt):
+                    out.print(text, style=style)
+                decide = f"tenuto inbox {HOW[raised.kind].format(raised.id[:8])}{hint}"
+                out.print(f"decide: {decide}", style="dim")
+            out.print(f"go on here: {go_on}", style="dim")
+
+
+HOW = {"approval": "approve {}", "question": 'answer {} "…"', "review": "review {} happened"}

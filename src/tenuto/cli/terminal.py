@@ -1,0 +1,104 @@
+"""Printing: what others wrote made safe, times for people, JSON for programs."""
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# What moves the cursor, starts an escape sequence, reorders what is shown or is not seen at all. Line feed
+# and tab stay, and so do the joiners that emoji and some scripts are made with.
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_PIPE_COLUMNS: Final = 160
+
+
+def safe(text: str, characters: int | None = None) -> str:
+    """The text with its control characters escaped as in JSON; with a limit also on one line, and cut."""
+    if characters is not None:
+        text = " ".join(text[: characters * 2].split())
+        text = text if len(text) <= characters else text[: characters - 1] + "…"
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found.group())
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def console(*, errors: bool = False) -> "Console":
+    """Where people read. Text is taken as it is; no colours where none are wanted (NO_COLOR, a pipe)."""
+    from rich.console import Console
+
+    made = Console(stderr=errors, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = _PIPE_COLUMNS
+    return made
+
+
+def complain(text: str) -> None:
+    """One clear line on stderr."""
+    console(errors=True).print(f"tenuto: {safe(text)}", style="red")
+
+
+class _OneLine(logging.Formatter):
+    """A record on one safe line: an exception's words, not its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        return safe(f"tenuto: {record.getMessage()}" + (f": {error}" if error else ""), 1000)
+
+
+def log_briefly() -> None:
+    """Let commands that people wait for log without tracebacks; TENUTO_DEBUG=1 shows them."""
+    if os.environ.get("TENUTO_DEBUG") != "1":
+        handler = logging.StreamHandler()
+        handler.setFormatter(_OneLine())
+        logging.getLogger("tenuto").addHandler(handler)
+
+
+def is_interactive() -> bool:
+    """Whether somebody can be asked here."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def print_json(value: Any) -> None:
+    """One JSON document for programs, ASCII alone, so that it can carry anything anywhere."""
+    sys.stdout.write(json.dumps(msgspec.to_builtins(value), indent=2) + "\n")
+
+
+def pretty(arguments: str) -> str:
+    """Canonical JSON, spread over lines; its values as they are."""
+    try:
+        return safe(json.dumps(json.loads(arguments), indent=2, ensure_ascii=False))
+    except ValueError:
+        return safe(arguments)
+
+
+def moment(at_ms: int) -> str:
+    """A time as a person here would write it, to the second."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(milliseconds: int) -> str:
+    """A length of time in its largest unit: 45 s, 12 min, 5 h, 3 d."""
+    seconds = max(0, milliseconds) // 1000
+    for unit, size, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{seconds // size} {unit}"
+    return f"{seconds // 86400} d"
+
+
+def now_ms() -> int:
+    """For ages and what is left; nothing is decided by it."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,170 @@
+"""The command line as a user has it: real processes, and a real terminal where somebody is asked."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 20.0
+
+
+class Shell:
+    """Runs `tenuto` in a directory with its own database and environment."""
+
+    def __init__(self, place: Path, *, cwd: Path = ROOT) -> None:
+        self.place = place
+        self.cwd = cwd
+        self.database = place / "tenuto.db"
+        self.sent = place / "sent"
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+        self.environment: dict[str, str] = kept | {
+            "TENUTO_DATABASE": f"sqlite:///{self.database}",
+            "TENUTO_AGENT": "tests.cli.desk:agent",
+            "SENT": str(self.sent),
+            "TERM": "xterm-256color",
+            "LC_ALL": "C.UTF-8",
+            "COLUMNS": "120",
+        }
+
+    def popen(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tenuto", *arguments]
+        defaults: dict[str, Any] = {
+            "cwd": self.cwd,
+            "env": self.environment,
+            "text": True,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        return subprocess.Popen(command, **(defaults | options))
+
+    def __call__(self, *arguments: str, code: int = 0, stdin: str | None = None) -> str:
+        """Run a command to its end, check its exit code; its output, that of both streams if it failed."""
+        options = {} if stdin is None else {"stdin": subprocess.PIPE}
+        with self.popen(*arguments, **options) as process:
+            output, errors = process.communicate(stdin, timeout=SECONDS)
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{output}\n{errors}"
+        assert "Traceback" not in errors
+        if code == 0:
+            assert errors == ""
+            return output
+        return output + errors
+
+    def json(self, *arguments: str, **options: Any) -> Any:
+        return json.loads(self(*arguments, **options))
+
+    def pending(self) -> list[dict[str, Any]]:
+        return self.json("inbox", "--json")
+
+    def paused(self, message: str) -> dict[str, Any]:
+        """Start a thread that stops for a person; its only interrupt."""
+        self("run", message)
+        return self.pending()[-1]
+
+    def events(self, thread: str, type_name: str = "") -> list[dict[str, Any]]:
+        events = self.json("show", thread, "--json")
+        return [entry for entry in events if type_name in ("", entry["type"])]
+
+    def lines_sent(self) -> list[str]:
+        return self.sent.read_text(encoding="utf-8").splitlines() if self.sent.exists() else []
+
+    @contextlib.contextmanager
+    def serving(self, *arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+        """`tenuto serve` and its URL; asked to end afterwards."""
+        process = self.popen("serve", "--port", "0", *arguments, env=self.environment | environment)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://\S+", line)
+            assert found, line + (process.stderr.read() if process.stderr else "")
+            yield process, found.group()
+        finally:
+            process.terminate()
+            process.communicate(timeout=SECONDS)
+
+
+class Terminal:
+    """A process at a pseudo terminal, which is its controlling one: Ctrl-C is a key here."""
+
+    def __init__(self, arguments: list[str], cwd: Path, environment: Mapping[str, str]) -> None:
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:
+            os.chdir(cwd)
+            os.execve(sys.executable, [sys.executable, *arguments], dict(environment))
+        self.output = ""
+        self._seen = 0
+
+    def expect(self, text: str, seconds: float = SECONDS) -> str:
+        """Read on until `text` appears behind what was expected before; all that came before it."""
+        ends_at = time.monotonic() + seconds
+        while (found := self.output.find(text, self._seen)) < 0:
+            left = ends_at - time.monotonic()
+            assert left > 0, f"{text!r} did not appear in:\n{self.output[self._seen :]}"
+            assert self._read(left), f"ended without {text!r}:\n{self.output[self._seen :]}"
+        before, self._seen = self.output[self._seen : found], found + len(text)
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self._file, text.encode())
+
+    def press(self, key: str) -> None:
+        """A control key, as a person would: when the line editor has set up the terminal."""
+        time.sleep(0.3)
+        self.type(key)
+
+    def wait(self, seconds: float = SECONDS) -> int:
+        """Read until it ends; its exit code."""
+        ends_at = time.monotonic() + seconds
+        while self._read(ends_at - time.monotonic()):
+            assert time.monotonic() < ends_at, f"did not end:\n{self.output}"
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._file)
+
+    def _read(self, seconds: float) -> bool:
+        readable, _, _ = select.select([self._file], [], [], max(seconds, 0))
+        if not readable:
+            return True
+        try:
+            data = os.read(self._file, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self.output += data.decode(errors="replace").replace("\r\n", "\n")
+        return bool(data)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def terminal(shell: Shell) -> Iterator[Any]:
+    """Runs `tenuto` with these arguments at a terminal."""
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, **environment: str) -> Terminal:
+        opened.append(Terminal(["-m", "tenuto", *arguments], shell.cwd, shell.environment | environment))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()

@@ -1,0 +1,75 @@
+"""An agent for the tests of the command line, with its model in the process: `tests.cli.desk:agent`.
+
+What the first word of a message says is what it does.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tenuto import Agent, ModelError, ask_person, tool, wait_until
+from tenuto.messages import Request, ToolMessage, UserMessage
+from tenuto.models.scripted import ScriptedModel, call
+
+NASTY = "\x1b]0;owned\x07\x1b[2J[bold red]mark[/] \u202egpj.exe\u202c \x9b31m 日本 👩‍👧"
+
+
+def script(request: Request) -> Any:
+    asked = max(n for n, message in enumerate(request.messages) if isinstance(message, UserMessage))
+    question = request.messages[asked]
+    assert isinstance(question, UserMessage)
+    word, _, rest = question.text.partition(" ")
+    results = [message.text for message in request.messages[asked:] if isinstance(message, ToolMessage)]
+    if results:
+        return "done: " + " & ".join(results)
+    match word:
+        case "send":
+            return call("send", to="ana", text=rest)
+        case "twice":
+            return [call("send", to="ana", text=rest), call("send", to="bo", text=rest)]
+        case "ask":
+            return call("ask_person", question=rest)
+        case "slow":
+            return call("slow", seconds=float(rest))
+        case "hang":
+            return call("send", to="hang", text=rest)
+        case "sleep":
+            return call("wait_until", seconds=float(rest))
+        case "fail":
+            raise ModelError(f"the provider says: {rest}", retryable=False)
+        case "nasty":
+            return call("nasty", text=NASTY)
+    return f"You said: {question.text}"
+
+
+@tool(effect="once", approval=True)
+def send(to: str, text: str) -> str:
+    """Send a message; what was sent is in the file SENT."""
+    with Path(os.environ["SENT"]).open("a", encoding="utf-8") as sent:
+        sent.write(f"{to}: {text}\n")
+    return f"sent to {to}"
+
+
+@tool(effect="read")
+def slow(seconds: float) -> str:
+    """Take some time."""
+    Path(os.environ["SENT"]).write_text("slow\n", encoding="utf-8")
+    time.sleep(seconds)
+    return "slept"
+
+
+@tool(effect="once", approval=True)
+def nasty(text: str) -> str:
+    """Say something that no terminal should see."""
+    return text
+
+
+agent = Agent(
+    "desk",
+    tools=[send, slow, nasty, ask_person, wait_until],
+    model=ScriptedModel(script),
+)
+other = Agent("other", tools=[send], model=ScriptedModel(script))
+agents = [agent, other]
+nothing = 17

@@ -1,0 +1,176 @@
+"""Deciding from a shell: with a server that runs the thread, and with nobody but the command itself."""
+
+import json
+import signal
+import time
+
+import pytest
+
+PICK_UP_MS = 200
+
+
+def test_the_list_shows_what_waits(shell):
+    row = shell.paused("send hi")
+    shell("run", "ask Which colour?")
+    lines = shell("inbox").splitlines()
+    assert lines[1].split() == ["id", "kind", "tool", "arguments", "thread", "age", "expires", "in"]
+    assert lines[3].split()[:5] == [row["id"][:8], "approval", "send", row["arguments"], row["thread_id"][:8]]
+    assert lines[3].split()[-2:] == ["23", "h"]
+    assert lines[4].split()[1:5] == ["question", "ask_person", "Which", "colour?"]
+
+
+def test_an_empty_inbox(shell):
+    shell("run", "hello")
+    assert shell("inbox") == "nothing waits for a person\n"
+    assert shell.pending() == []
+
+
+def test_with_nobody_else_the_command_runs_the_thread(shell):
+    row = shell.paused("send hi")
+    output = shell("inbox", "approve", row["id"][:6], "--by", "ana")
+    thread = row["thread_id"]
+    assert output.splitlines() == [
+        f"{row['id']} decided; this command runs thread {thread} until it rests",
+        "← send sent to ana",
+        "done: sent to ana",
+        f"thread {thread} is completed",
+    ]
+    assert shell.lines_sent() == ["ana: hi"]
+    (decision,) = shell.events(thread, "interrupt_resolved")
+    assert (decision["event"]["by"], decision["event"]["channel"]) == ("ana", "cli")
+
+
+def test_a_running_server_picks_a_decision_up_at_once(shell):
+    row = shell.paused("send hi")
+    with shell.serving() as (server, _):
+        del shell.environment["TENUTO_AGENT"]  # the command needs no agent when a worker has it
+        output = shell("inbox", "approve", row["id"])
+        assert f"(process {server.pid}) goes on with thread {row['thread_id']}\n" in output
+        ends_at = time.monotonic() + 10
+        while not shell.events(row["thread_id"], "thread_completed"):
+            assert time.monotonic() < ends_at
+        (decided,) = shell.events(row["thread_id"], "interrupt_resolved")
+        (started,) = shell.events(row["thread_id"], "call_started")
+        assert started["event"]["worker"].startswith(f"w{server.pid}-")
+        assert 0 <= started["at_ms"] - decided["at_ms"] < PICK_UP_MS
+    assert shell.lines_sent() == ["ana: hi"]
+
+
+def test_no_wait_leaves_the_thread_to_the_next_worker(shell):
+    row = shell.paused("send hi")
+    output = shell("inbox", "approve", row["id"], "--no-wait")
+    waits = f"thread {row['thread_id']} goes on when a worker starts, such as: tenuto serve\n"
+    assert output == f"{row['id']} decided; {waits}"
+    assert shell.lines_sent() == []
+    with shell.serving():
+        ends_at = time.monotonic() + 10
+        while not shell.lines_sent():
+            assert time.monotonic() < ends_at
+            time.sleep(0.02)
+
+
+def test_without_an_agent_a_decision_counts_all_the_same(shell):
+    row = shell.paused("send hi")
+    del shell.environment["TENUTO_AGENT"]
+    output = shell("inbox", "reject", row["id"], "--comment", "no")
+    assert output == (
+        f"{row['id']} decided; agent 'desk' is not known here: "
+        f"thread {row['thread_id']} goes on when a worker starts, such as: tenuto serve\n"
+    )
+    assert shell.pending() == []
+
+
+def test_a_decision_is_made_once(shell):
+    row = shell.paused("send hi")
+    shell("inbox", "reject", row["id"], "--by", "ana", "--comment", "too early")
+    for command in (["approve", row["id"]], ["reject", row["id"][:8]], ["answer", row["id"], "x"]):
+        output = shell("inbox", *command, code=1)
+        assert output.startswith(f"tenuto: approval {row['id']} is decided already: rejected by ana, 20")
+        assert output.count("\n") == 1
+    assert shell.lines_sent() == []
+    (finished,) = shell.events(row["thread_id"], "call_finished")
+    assert finished["event"]["text"].endswith("They said: too early")
+
+
+def test_an_agent_that_cannot_be_loaded_decides_nothing(shell):
+    row = shell.paused("send hi")
+    output = shell("inbox", "approve", row["id"], "--agent", "nowhere:agent", code=1)
+    assert "there is no module 'nowhere'" in output
+    assert [pending["id"] for pending in shell.pending()] == [row["id"]]
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_editing(shell, from_file):
+    row = shell.paused("send hi")
+    new = json.dumps({"to": "bo", "text": "hello"})
+    if from_file:
+        (shell.place / "new.json").write_text(new)
+        new = f"@{shell.place}/new.json"
+    shell("inbox", "edit", row["id"], "--arguments", new, "--comment", "better so")
+    assert shell.lines_sent() == ["bo: hello"]
+    (decision,) = shell.events(row["thread_id"], "interrupt_resolved")
+    assert decision["event"]["arguments"] == '{"text":"hello","to":"bo"}'
+
+
+def test_an_edit_that_the_tool_refuses_decides_nothing(shell):
+    row = shell.paused("send hi")
+    output = shell("inbox", "edit", row["id"], "--arguments", '{"to": "bo"}', code=1)
+    assert "text" in output
+    del shell.environment["TENUTO_AGENT"]
+    output = shell("inbox", "edit", row["id"], "--arguments", '{"to": "bo", "text": "x"}', code=1)
+    assert output == "tenuto: new arguments are checked by agent 'desk'; name it with --agent MODULE:AGENT\n"
+    assert len(shell.pending()) == 1
+
+
+def test_answering(shell):
+    row = shell.paused("ask Which colour?")
+    assert "done: blue\n" in shell("inbox", "answer", row["id"], "blue")
+
+
+def test_a_digest_of_something_else_is_refused(shell):
+    row = shell.paused("send hi")
+    assert "another call than the one that was seen" in shell(
+        "inbox", "approve", row["id"], "--digest", "0" * 32, code=1
+    )
+    assert len(shell.pending()) == 1
+    shell("inbox", "approve", row["id"], "--digest", row["digest"])
+    assert shell.lines_sent() == ["ana: hi"]
+
+
+def test_the_beginning_of_an_id_has_to_be_unique(shell):
+    rows = [shell.paused("twice hi"), *shell.pending()]
+    shell("run", "twice hi")
+    found = {row["id"] for row in (*rows, *shell.pending())}
+    letters = [id[0] for id in found]
+    double = next((letter for letter in letters if letters.count(letter) > 1), None)
+    while double is None:  # the ids come from random thread ids: soon two begin with the same digit
+        shell("run", "twice hi")
+        letters = [row["id"][0] for row in shell.pending()]
+        double = next((letter for letter in letters if letters.count(letter) > 1), None)
+    output = shell("inbox", "approve", double, code=1)
+    assert f"interrupts begin with {double}: " in output
+    assert shell("inbox", "approve", "ffffffff", code=1) == "tenuto: there is no interrupt ffffffff\n"
+    assert shell.lines_sent() == []
+
+
+def test_the_wrong_word_for_the_kind_is_one_clear_line(shell):
+    row = shell.paused("send hi")
+    output = shell("inbox", "answer", row["id"], "yes", code=1)
+    assert "approve, reject, edit" in output
+    assert len(shell.pending()) == 1
+
+
+def test_the_database_may_be_named_before_or_behind_the_command(shell):
+    shell("run", "twice hi")
+    database = shell.environment.pop("TENUTO_DATABASE")
+    rows = shell.json("inbox", "--database", database, "--json")
+    one, two = rows
+    shell("inbox", "--database", database, "reject", one["id"])
+    shell("inbox", "approve", two["id"], "--database", database)
+    assert shell.lines_sent() == ["bo: hi"]
+
+
+def test_a_server_asked_to_end_ends_well(shell):
+    with shell.serving() as (server, _):
+        server.send_signal(signal.SIGINT)
+        assert server.wait(15) == 0

@@ -1,0 +1,171 @@
+"""What is wrong with a command is said before anything is loaded or touched."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import ROOT, Shell
+
+COMMANDS = ["", "run", "serve", "show", "threads", "verify", "demo", "inbox"]
+COMMANDS += [f"inbox {verb}" for verb in ("approve", "reject", "edit", "answer", "review")]
+
+# A module that leaves a mark when it is imported.
+MARKING = 'open("imported", "w").close()\nfrom tests.cli.desk import agent\n'
+
+
+@pytest.fixture
+def marking(tmp_path: Path) -> Shell:
+    (tmp_path / "marking.py").write_text(MARKING)
+    shell = Shell(tmp_path, cwd=tmp_path)
+    shell.environment["PYTHONPATH"] = str(ROOT)
+    shell.environment["TENUTO_AGENT"] = "marking:agent"
+    return shell
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(shell, command):
+    text = " ".join(shell(*command.split(), "--help").split())
+    assert re.search(r"Example: (tenuto|\./dev) \w+", text)
+
+
+def test_the_example_agent_is_loaded_only_when_usage_is_right(marking):
+    marking("run", "hello")
+    assert (marking.cwd / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nope"],
+        ["run"],
+        ["run", ""],
+        ["run", " \n "],
+        ["run", "hello", "--agent", "marking"],
+        ["run", "hello", "--agent", "marking:agent:x"],
+        ["run", "hello", "--agent", "../marking:agent"],
+        ["run", "hello", "--database", "mysql://x"],
+        ["run", "hello", "--thread", "not-an-id"],
+        ["run", "hello", "--nope"],
+        ["run", "hello", "more"],
+        ["serve", "--port", "70000"],
+        ["serve", "--port", "x"],
+        ["serve", "marking"],
+        ["show"],
+        ["show", "xyz"],
+        ["show", "ab", "--after", "-1"],
+        ["show", "ab", "--json", "--follow"],
+        ["threads", "--status", "nope"],
+        ["threads", "--limit", "0"],
+        ["verify"],
+        ["verify", "ab", "--all"],
+        ["inbox", "approve"],
+        ["inbox", "approve", "xyz"],
+        ["inbox", "--json", "approve", "ab"],
+        ["inbox", "edit", "ab"],
+        ["inbox", "edit", "ab", "--arguments", "{"],
+        ["inbox", "edit", "ab", "--arguments", "[1]"],
+        ["inbox", "edit", "ab", "--arguments", "@no-such-file"],
+        ["inbox", "answer", "ab", " "],
+        ["inbox", "review", "ab", "perhaps"],
+        ["inbox", "review", "ab", "drop", "--result", "x"],
+        ["inbox", "approve", "ab", "--database", "file.db"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2_before_anything_is_loaded(marking, arguments):
+    before = sorted(path.name for path in marking.place.iterdir())
+    output = marking(*arguments, code=2)
+    assert "Usage: tenuto" in output
+    assert sorted(path.name for path in marking.place.iterdir()) == before
+
+
+def test_run_and_serve_without_any_agent_say_how_to_name_one(marking):
+    del marking.environment["TENUTO_AGENT"]
+    for command in (["run", "hello"], ["serve"]):
+        output = marking(*command, code=2)
+        assert "TENUTO_AGENT" in output
+        assert "pyproject.toml" in output
+    assert not marking.database.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inbox"],
+        ["threads"],
+        ["show", "ab"],
+        ["verify", "--all"],
+        ["inbox", "approve", "ab"],
+        ["run", "--thread", "ab"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_reads_does_not_create_a_database(shell, arguments):
+    output = shell(*arguments, code=1)
+    assert (
+        output
+        == f"tenuto: there is no database {shell.database}; name one with --database or TENUTO_DATABASE\n"
+    )
+    assert list(shell.place.iterdir()) == []
+
+
+def test_a_database_of_something_else_is_one_clear_line(shell):
+    shell.database.write_bytes(b"this is no database file, but long enough to look at" * 20)
+    output = shell("threads", code=1)
+    assert output.startswith(f"tenuto: {shell.database}: ")
+    assert output.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(shell):
+    shell.environment["TENUTO_DEBUG"] = "1"
+    process = shell.popen("threads")
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert errors.startswith("Traceback")
+    assert "NotFound" in errors
+
+
+def test_help_is_there_at_once(shell):
+    """Neither pydantic nor a server nor a database driver is loaded; and it is quick on a quiet machine."""
+    command = [sys.executable, "-X", "importtime", "-m", "tenuto", "--help"]
+    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stderr
+    modules = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
+    assert "typer" in modules
+    heavy = (
+        "pydantic",
+        "fastapi",
+        "uvicorn",
+        "openai",
+        "httpx2",
+        "rich.console",
+        "sqlite3",
+        "tenuto.cli.run",
+    )
+    assert not modules.intersection(heavy)
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        shell("--help")
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.4, seconds
+
+
+def test_both_entry_points_are_the_same(shell):
+    script = Path(sys.executable).with_name("tenuto")
+    output = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
+    assert output == shell("--help")
+
+
+def test_a_reader_that_has_seen_enough_is_told_nothing(shell):
+    shell("run", "-", stdin="hello " + "x" * 200_000)
+    thread = shell.json("threads", "--json")[0]["id"]
+    with shell.popen("show", thread) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.wait(20) == 1
+        assert process.stderr.read() == ""
