@@ -302,10 +302,10 @@ class Runtime:
         tool = agent.by_name.get(row.name) if agent else None
         if tool is None:
             raise UnknownAgent(f"editing {row.name} needs agent {row.agent!r} here, with that tool")
-        raw = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
         try:
+            raw = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
             exact = tool.validate(raw)
-        except InvalidArguments as error:
+        except (InvalidArguments, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidInput(str(error)) from error
         return exact, call_digest(row.name, exact, tool.digest)
 
