@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 20.0
+
+# Makes standard input the controlling terminal, then becomes the program that is to be controlled.
+CONTROLLED = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Shell:
@@ -99,10 +105,17 @@ class Terminal:
     """A process at a pseudo terminal, which is its controlling one: Ctrl-C is a key here."""
 
     def __init__(self, arguments: list[str], cwd: Path, environment: Mapping[str, str]) -> None:
-        self.pid, self._file = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.execve(sys.executable, [sys.executable, *arguments], dict(environment))
+        self._file, tty = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CONTROLLED, sys.executable, *arguments],
+            cwd=cwd,
+            env=dict(environment),
+            stdin=tty,
+            stdout=tty,
+            stderr=tty,
+            start_new_session=True,
+        )
+        os.close(tty)
         self.output = ""
         self._seen = 0
 
@@ -129,14 +142,11 @@ class Terminal:
         ends_at = time.monotonic() + seconds
         while self._read(ends_at - time.monotonic()):
             assert time.monotonic() < ends_at, f"did not end:\n{self.output}"
-        _, status = os.waitpid(self.pid, 0)
-        self.pid = 0
-        return os.waitstatus_to_exitcode(status)
+        return self._process.wait(seconds)
 
     def close(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        self._process.kill()
+        self._process.wait()
         os.close(self._file)
 
     def _read(self, seconds: float) -> bool:

@@ -3,6 +3,7 @@
 What the first word of a message says is what it does.
 """
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -15,13 +16,21 @@ from tenuto.models.scripted import ScriptedModel, call
 NASTY = "\x1b]0;owned\x07\x1b[2J[bold red]mark[/] \u202egpj.exe\u202c \x9b31m 日本 👩‍👧"
 
 
-def script(request: Request) -> Any:
+def mark(line: str) -> None:
+    with Path(os.environ["SENT"]).open("a", encoding="utf-8") as sent:
+        sent.write(f"{line}\n")
+
+
+async def script(request: Request) -> Any:
     asked = max(n for n, message in enumerate(request.messages) if isinstance(message, UserMessage))
     question = request.messages[asked]
     assert isinstance(question, UserMessage)
     word, _, rest = question.text.partition(" ")
     results = [message.text for message in request.messages[asked:] if isinstance(message, ToolMessage)]
     if results:
+        if "SLOW" in os.environ:
+            mark("slow")
+            await asyncio.sleep(float(os.environ["SLOW"]))
         return "done: " + " & ".join(results)
     match word:
         case "send":
@@ -32,8 +41,6 @@ def script(request: Request) -> Any:
             return call("ask_person", question=rest)
         case "slow":
             return call("slow", seconds=float(rest))
-        case "hang":
-            return call("send", to="hang", text=rest)
         case "sleep":
             return call("wait_until", seconds=float(rest))
         case "fail":
@@ -46,15 +53,14 @@ def script(request: Request) -> Any:
 @tool(effect="once", approval=True)
 def send(to: str, text: str) -> str:
     """Send a message; what was sent is in the file SENT."""
-    with Path(os.environ["SENT"]).open("a", encoding="utf-8") as sent:
-        sent.write(f"{to}: {text}\n")
+    mark(f"{to}: {text}")
     return f"sent to {to}"
 
 
 @tool(effect="read")
 def slow(seconds: float) -> str:
     """Take some time."""
-    Path(os.environ["SENT"]).write_text("slow\n", encoding="utf-8")
+    mark("slow")
     time.sleep(seconds)
     return "slept"
 

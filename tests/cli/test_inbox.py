@@ -40,6 +40,22 @@ def test_with_nobody_else_the_command_runs_the_thread(shell):
     assert (decision["event"]["by"], decision["event"]["channel"]) == ("ana", "cli")
 
 
+def test_ctrl_c_hands_the_thread_over_and_the_decision_stands(shell):
+    row = shell.paused("ask Which colour?")
+    shell.environment["SLOW"] = "30"
+    with shell.popen("inbox", "answer", row["id"], "blue") as process:
+        ends_at = time.monotonic() + 10
+        while not shell.lines_sent():
+            assert time.monotonic() < ends_at
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert f"nothing is lost. Go on with: tenuto run --thread {row['thread_id']}\n" in errors
+    del shell.environment["SLOW"]
+    assert "done: blue\n" in shell("run", "--thread", row["thread_id"])
+
+
 def test_a_running_server_picks_a_decision_up_at_once(shell):
     row = shell.paused("send hi")
     with shell.serving() as (server, _):

@@ -28,12 +28,13 @@ def main() -> None:
             reconfigure(errors="backslashreplace")
     try:
         app(prog_name="tenuto")
-    except (TenutoError, OSError) as error:
+    except Exception as error:
         if isinstance(error, BrokenPipeError):
             # Whoever read the output has seen enough; nothing may be flushed into the closed pipe at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         if os.environ.get("TENUTO_DEBUG") == "1":
             raise
-        complain(str(error))
+        known = isinstance(error, TenutoError | OSError)
+        complain(str(error) if known else f"{error!r}; this is a bug, and TENUTO_DEBUG=1 shows where")
         sys.exit(1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tenuto.agent import Agent
 from tenuto.cli.agents import check_models
 from tenuto.cli.find import find_interrupt, opened
-from tenuto.cli.run import Screen, run_here
+from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.terminal import console, moment, safe
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
 from tenuto.runtime import Decision, Runtime, decided
@@ -56,7 +56,8 @@ async def decide(order: Order) -> None:
         head_seq = (await runtime.store.thread(row.thread_id)).head_seq
         out = console()
         out.print(f"{row.id} decided; this command runs thread {row.thread_id} until it rests", style="bold")
-        after = await run_here(runtime, row.thread_id, head_seq, Screen(out))
+        with telling_how_to_go_on(f"tenuto run --thread {row.thread_id}"):
+            after = await run_here(runtime, row.thread_id, head_seq, Screen(out))
         out.print(f"thread {after.id} is {after.status}", style="dim")
         return None
 

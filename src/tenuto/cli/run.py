@@ -1,7 +1,9 @@
 """Advancing a thread in this process, and showing it while it runs."""
 
 import asyncio
+import contextlib
 import getpass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -43,13 +45,8 @@ async def run(
     async with opened(database, agents, must_exist=thread is not None) as runtime:
         screen = None if as_json else Screen(console())
         thread_id, after = await _begin(runtime, agents, message, thread)
-        try:
+        with telling_how_to_go_on(f"tenuto run --thread {thread_id}{hint}"):
             await _converse(runtime, thread_id, after, screen)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            if screen:
-                screen.end_line()
-            complain(f"stopped; nothing is lost. Go on with: tenuto run --thread {thread_id}{hint}")
-            raise
         state = await runtime.state(thread_id)
         if as_json:
             print_json(_summary(state))
@@ -58,6 +55,16 @@ async def run(
     if state.ended == "failed":
         complain(f"thread {thread_id} failed: {state.error}")
     return 1 if state.ended not in (None, "completed") else 0
+
+
+@contextlib.contextmanager
+def telling_how_to_go_on(command: str) -> Iterator[None]:
+    """After Ctrl-C: the runtime hands the thread over, and whoever pressed it is told what to do next."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        complain(f"stopped; nothing is lost. Go on with: {command}")
+        raise
 
 
 async def _begin(
@@ -111,6 +118,8 @@ async def run_here(runtime: Runtime, thread_id: ThreadId, after: int, screen: "S
         if watching is not None:
             watching.cancel()
             await asyncio.wait([watching])
+        if screen is not None:
+            screen.end_line()
     if screen is not None:
         for entry in await runtime.store.read(thread_id, max(after, screen.seq)):
             screen.show(entry)
