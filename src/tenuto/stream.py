@@ -38,6 +38,12 @@ class _Follower:
         self.items.append(item)
         self.wake.set()
 
+    def forget(self, seq: int) -> None:
+        """Drop the deltas that the events up to `seq` have superseded."""
+        done = [place for place, item in enumerate(self.items) if isinstance(item, int) and item <= seq]
+        for _ in range(done[-1] + 1 if done else 0):
+            self.items.popleft()
+
 
 class Hub:
     """The meeting place of what runs threads and what follows them, one per process and store."""
@@ -102,6 +108,7 @@ class Hub:
 
     async def _live(self, follower: _Follower, after: int, rest: bool) -> AsyncGenerator[Live, None]:
         """Deltas until the log has grown, or it is time to look whether the thread rests."""
+        follower.forget(after)
         while True:
             while follower.items:
                 item = follower.items.popleft()

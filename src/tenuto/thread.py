@@ -199,8 +199,13 @@ def _message(state: ThreadState, entry: Entry, event: MessageReceived) -> None:
     state.queued.append(Said(entry.seq, event.text, event.by))
     # A message between a model's failure and the end that it would bring: ask again.
     state.model_failure = None
-    if state.ended is not None:
+    if state.ended is not None or _is_answered(state):
         _new_turn(state)
+
+
+def _is_answered(state: ThreadState) -> bool:
+    last = state.history[-1] if state.history else None
+    return isinstance(last, Replied) and not last.calls
 
 
 def _new_turn(state: ThreadState) -> None:

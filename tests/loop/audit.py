@@ -181,7 +181,7 @@ class _Turn:
                 self.limit = limits.steps
             case MessageReceived():
                 self.unread.append(entry.seq)
-                if self.ended:
+                if self.ended or (self.replies and not self.called):
                     self.begin()
             case LimitsExtended(more=more):
                 self.more += more.steps
