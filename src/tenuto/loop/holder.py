@@ -123,13 +123,17 @@ class Holder:
         self.state = fold(await self.store.read(self.thread_id), self.thread_id)
 
     async def absorb(self) -> None:
-        """Record the calls that ended, then take in what others appended."""
-        if self._finished:
-            await self.append(*self.take_finished())
+        """Take in what others appended and record the calls that ended.
+
+        None is left when this returns: one that has ended and is in neither `running` nor the log would
+        look as if it were in doubt, and be run again.
+        """
         if self._head_heard > self.state.head_seq:
             for entry in await self.store.read(self.thread_id, self.state.head_seq):
                 apply(self.state, entry)
             self._head_heard = max(self._head_heard, self.state.head_seq)
+        while self._finished:
+            await self.append(*self.take_finished())
 
     async def append(self, *events: Event, conditional: bool = False) -> bool:
         """Append and apply. `conditional`: only if nobody else appended since our state.
