@@ -129,6 +129,9 @@ class Worker:
                     await self._wake.wait()
 
     def _take(self, claim: Claim, asked_at: float) -> asyncio.Task[None]:
+        if (old := self._holders.get(claim.thread_id)) is not None:
+            # Its lease ended unnoticed, as when the clock jumped, and this worker was the next in line.
+            old.lose()
         holder = Holder(self._around, self._agents[claim.agent], claim, asked_at)
         self._holders[claim.thread_id] = holder
         holder.task = asyncio.create_task(self._hold(holder))
@@ -156,7 +159,8 @@ class Worker:
             logger.exception("thread %s: advancing failed", thread_id)
             await self._back_off(holder, error)
         finally:
-            self._holders.pop(thread_id, None)
+            if self._holders.get(thread_id) is holder:
+                del self._holders[thread_id]
             # What a holder heard after its release, nobody has acted on.
             if self._full or holder.has_news:
                 self._wake.set()
