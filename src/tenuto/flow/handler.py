@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import sys
 import threading
@@ -187,27 +188,26 @@ async def run_handler(
     cancelled = failed = False
     result: Any = None
     try:
-        await BARRIER
-        CURRENT.set(handler)
-        if handler._flow_alive:
-            handler._state = "ACTIVE"
-        handler._flow_since = time.monotonic()
-        if handler._callback is not None:
-            await tell(handler, "at_handler_start")
-        coroutine = handler.coro
-        if coroutine is None:
-            raise NotHandlerError(f"{handler!r} has no coroutine to run")  # noqa: TRY301 - fails the node
-        result = await coroutine
-    except asyncio.CancelledError:
-        cancelled = True
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        handler._state = "EXCEPTION"
-        raise
-    except BaseException as error:  # noqa: BLE001 - a failure belongs to its node
-        failed = True
-        if handler._flow_alive and handler._flow_run == run:
-            await record_failure(handler, error)
-    try:
+        try:
+            await BARRIER
+            CURRENT.set(handler)
+            if handler._flow_alive:
+                handler._state = "ACTIVE"
+            handler._flow_since = time.monotonic()
+            if handler._callback is not None:
+                await tell(handler, "at_handler_start")
+            coroutine = handler.coro
+            if coroutine is None:
+                raise NotHandlerError(f"{handler!r} has no coroutine to run")  # noqa: TRY301 - fails the node
+            result = await coroutine
+        except asyncio.CancelledError:
+            cancelled = True
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            handler._state = "EXCEPTION"
+            raise
+        except BaseException as error:  # noqa: BLE001 - a failure belongs to its node
+            failed = True
+            cancelled = await tell_failure(handler, run, error)
         if not handler._flow_alive or handler._flow_run != run:
             return None  # closed meanwhile: whatever it did after that is nobody's
         handler._flow_task = None
@@ -224,18 +224,26 @@ async def run_handler(
             await go_on(telling)
         return result
     finally:
-        task = asyncio.current_task()
-        if task is not None:
-            tasks.pop(task, None)
+        with contextlib.suppress(RuntimeError):  # without a loop, the tasks are gone with it
+            tasks.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # no task is no key
+        if handler._commander is not None:
+            handler._commander._check_idle()  # it may be the last one, under a node outside of the tree
 
 
-async def record_failure(node: WorkNode, error: BaseException) -> None:
+async def tell_failure(node: WorkNode, run: int, error: BaseException) -> bool:
+    """The node's own work raised. True if it was cancelled while its callbacks ran."""
+    if not node._flow_alive or node._flow_run != run:
+        return False  # it is closed: nobody asks any more
     node._state = "EXCEPTION"
     node.exception = error
     commander = node._commander
     log = logger if commander is None else commander.logger
     log.error("%r failed: %r", node, error, exc_info=error)
-    await tell(node, "at_exception")
+    try:
+        await tell(node, "at_exception")
+    except asyncio.CancelledError:
+        return True
+    return False
 
 
 class HandlerFunction:

@@ -155,6 +155,7 @@ class Lifecycle(Scheduler):
             for child in self._children:
                 if id(child) not in waiting:
                     stop([child], None)
+                    child._flow_closing = False
             self._children.clear()
             self._children.extend(waiting.values())
             for task in self._unfinished():

@@ -81,6 +81,7 @@ class TaskNode:
     _flow_root = False
     _flow_job = False
     _flow_alive = False  # scheduled, and not ended
+    _flow_closing = False  # terminated, but not told to everybody: its place is still taken
     _flow_run = 0  # the number of this run in its commander
     _flow_ending = NOT_ENDING
     _flow_failed_by_child = False
@@ -356,6 +357,7 @@ def stop(branch: list[TaskNode], here: asyncio.Task[Any] | None) -> bool:
         node._state = "TERMINATED"
         node._flow_alive = False
         node._flow_until = now
+        node._flow_closing = True
         node._children.clear()
         task, node._flow_task = node._flow_task, None
         if task is not None and task is here:
@@ -377,5 +379,7 @@ async def _tell_closed(node: TaskNode, branch: list[TaskNode], parent: Any) -> N
         elif parent is not None and parent != "Null":
             await parent.del_child(node)
     finally:
+        for closed in branch:
+            closed._flow_closing = False
         for closed in branch:
             call_watchers(closed)  # last, since one may put the node into the tree again

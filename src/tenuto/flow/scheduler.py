@@ -20,13 +20,14 @@ from typing import Any, NamedTuple, TypeGuard
 from tenuto.flow._exceptions import (
     CommanderNotRunError,
     CycleError,
+    FlowError,
     NotHandlerError,
     TooManyJobsError,
 )
 from tenuto.flow.callbacks import Callback, CallbackType, entries_of, run_entries
-from tenuto.flow.handler import BARRIER, HandlerCoroutine, begin, record_failure, start_task
+from tenuto.flow.handler import BARRIER, HandlerCoroutine, begin, start_task, tell_failure
 from tenuto.flow.job import Job, check_job
-from tenuto.flow.node import CURRENT, TaskNode, advance, close, finish, go_on, has_ended, is_node
+from tenuto.flow.node import CURRENT, TaskNode, advance, close, go_on, has_ended, is_node
 from tenuto.flow.standin import StandIn, watch
 
 CALLBACK_FAILURES_KEPT = 100
@@ -110,6 +111,7 @@ class Scheduler(TaskNode):
         if (
             parent._commander is self
             and node._commander is None
+            and not node._flow_closing
             and requester is None
             and parent._state != "TERMINATED"
             and threading.get_ident() == self._thread
@@ -130,7 +132,7 @@ class Scheduler(TaskNode):
             owner = node._commander
             if is_scheduler(owner) and owner is not self and owner._accepting:
                 self._lend(node, parent, owner)
-            elif node._flow_alive:
+            elif node._flow_alive or node._flow_closing:
                 self._repeat(node, parent)
             else:
                 self._admit(node, parent)
@@ -197,6 +199,8 @@ class Scheduler(TaskNode):
         """Begin a run: a Job goes into the queue, a handler gets its task."""
         if node._flow_job and len(self._queue) >= self._max_waiting_jobs:
             self._check_room()
+        if parent is node or len(node._children) > 1:  # it has children before it is in the tree
+            _refuse_cycle(node, parent)
         self._attach(node, parent)
         self._runs += 1
         begin(node, self._runs)
@@ -213,13 +217,7 @@ class Scheduler(TaskNode):
 
     def _repeat(self, node: Job | HandlerCoroutine[Any], parent: TaskNode) -> None:
         """Run a node once more when its present run has ended. CycleError if it would wait for itself."""
-        ancestor: Any = parent
-        while is_node(ancestor):
-            if ancestor is node:
-                raise CycleError(
-                    f"{node!r} would wait for itself under {parent!r}; put it under the commander"
-                )
-            ancestor = ancestor._parent
+        _refuse_cycle(node, parent)
         stand_in = StandIn()
         self._attach(stand_in, parent)
         watch(node, functools.partial(self._take_place, stand_in, node))
@@ -228,11 +226,13 @@ class Scheduler(TaskNode):
         parent = stand_in._parent
         if stand_in._state == "TERMINATED" or not is_node(parent):
             return
-        parent._children.pop(id(stand_in), None)
-        if node._flow_alive:
-            self._repeat(node, parent)  # another repetition was first
-        else:
-            self._admit(node, parent)
+        try:
+            self._repeat(node, parent) if node._flow_alive or node._flow_closing else self._admit(
+                node, parent
+            )
+        except FlowError:
+            self.logger.exception("%r cannot be run again", node)
+        self._release(stand_in)
 
     def _lend(self, node: Job | HandlerCoroutine[Any], parent: TaskNode, owner: Scheduler) -> None:
         """Let the commander to which a node belongs run it; the parent here waits for it all the same."""
@@ -254,7 +254,9 @@ class Scheduler(TaskNode):
 
     def _release(self, stand_in: StandIn) -> None:
         if stand_in._children.pop(id(stand_in), None) is not None:
-            self._spawn(finish(stand_in))
+            telling = advance(stand_in)
+            if telling is not None:
+                self._spawn(go_on(telling))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something that belongs to the tree and to no node."""
@@ -321,7 +323,7 @@ class Scheduler(TaskNode):
             raise
         except BaseException as error:  # noqa: BLE001 - a failure belongs to its node
             failed = True
-            cancelled = await self._job_failed(job, run, error)
+            cancelled = await tell_failure(job, run, error)
         finally:
             self._running = None
             CURRENT.reset(before)
@@ -341,15 +343,6 @@ class Scheduler(TaskNode):
         telling = advance(job)
         if telling is not None:
             await go_on(telling)
-
-    async def _job_failed(self, job: Job, run: int, error: BaseException) -> bool:
-        """Tell of a failure; True if the Job was cancelled while its callbacks ran."""
-        if job._flow_alive and job._flow_run == run:
-            try:
-                await record_failure(job, error)
-            except asyncio.CancelledError:
-                return True
-        return False
 
     async def _forget_cancellation(self, worker: asyncio.Task[None]) -> None:
         """The cancellation was meant for the Job; the worker goes on."""
@@ -383,6 +376,14 @@ class Scheduler(TaskNode):
                 CURRENT.reset(before)
 
     _handle_callback = _callback_handle
+
+
+def _refuse_cycle(node: TaskNode, parent: TaskNode) -> None:
+    ancestor: Any = parent
+    while is_node(ancestor):
+        if ancestor is node:
+            raise CycleError(f"{node!r} would wait for itself under {parent!r}; put it under the commander")
+        ancestor = ancestor._parent
 
 
 def is_scheduler(value: object) -> TypeGuard[Scheduler]:
