@@ -251,6 +251,18 @@ async def test_connections_are_used_again() -> None:
     assert len(ports) == 1
 
 
+async def test_first_questions_at_once_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    import openai
+
+    made = []
+    make = openai.DefaultAsyncHttpx2Client
+    monkeypatch.setattr(openai, "DefaultAsyncHttpx2Client", lambda **more: made.append(1) or make(**more))
+    async with asked(lambda _: "a") as it:
+        replies = await asyncio.gather(*(it.reply() for _ in range(20)))
+    assert [reply.text for reply in replies] == ["a"] * 20
+    assert len(made) == 1
+
+
 async def test_the_key_is_in_no_error() -> None:
     """Nor its other spellings, nor the end of it that a cut would leave."""
     echoed = (

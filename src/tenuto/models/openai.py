@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,6 +96,7 @@ class OpenAIModel:
         self._patience = patience or Patience()
         self._ask_for_usage = True
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = WeakKeyDictionary()
+        self._making = threading.Lock()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "OpenAIModel":
@@ -217,9 +219,16 @@ class OpenAIModel:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            made = await asyncio.to_thread(self._make_client)
-            client = self._clients.setdefault(loop, made)
+            client = await asyncio.to_thread(self._first_client, loop)
         return client
+
+    def _first_client(self, loop: asyncio.AbstractEventLoop) -> "AsyncOpenAI":
+        # A worker that starts asks for many threads at once, and reading the certificates takes long.
+        with self._making:
+            client = self._clients.get(loop)
+            if client is None:
+                client = self._clients[loop] = self._make_client()
+            return client
 
     def _make_client(self) -> "AsyncOpenAI":
         import httpx2
