@@ -1,5 +1,6 @@
 """What is wrong with a command is said before anything is loaded or touched."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ MARKING = 'open("imported", "w").close()\nfrom tests.cli.desk import agent\n'
 def marking(tmp_path: Path) -> Shell:
     (tmp_path / "marking.py").write_text(MARKING)
     shell = Shell(tmp_path, cwd=tmp_path)
-    shell.environment["PYTHONPATH"] = str(ROOT)
+    shell.environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
     shell.environment["TENUTO_AGENT"] = "marking:agent"
     return shell
 
