@@ -25,7 +25,7 @@ OURS = str(Path(tenuto.__file__).parent)
 MAX_FILES_PER_TURN = 20
 MAX_FRAMES_ABOVE_THE_MODEL = 6
 MAX_GROWTH = 1.3
-MAX_COMMITS_PER_STEP = 2.0
+MAX_COMMITS_PER_STEP = {"look": 2, "poke": 3}
 MAX_BYTES_PER_STEP = 1_500
 
 
@@ -149,7 +149,8 @@ async def test_a_step_costs_the_same_in_a_short_and_in_a_long_thread(
     long_commits, long_bytes, types = await _cost(tmp_path, 400, name)
     assert long_commits <= short_commits * MAX_GROWTH
     assert long_bytes <= short_bytes * MAX_GROWTH
-    assert long_commits <= MAX_COMMITS_PER_STEP + (name == "poke")
+    # One commit for the reply, one for the results, one for the intents; and now and then a look for work.
+    assert long_commits <= MAX_COMMITS_PER_STEP[name] * 1.1
     assert long_bytes <= MAX_BYTES_PER_STEP
     assert types == {
         "thread_started": 1,
@@ -161,9 +162,14 @@ async def test_a_step_costs_the_same_in_a_short_and_in_a_long_thread(
     }
 
 
-def _alive(kind: type) -> int:
+def _alive(runtime: Runtime) -> list[object]:
+    """What of the loop is still in memory for this runtime."""
     gc.collect()
-    return sum(type(one) is kind for one in gc.get_objects())
+    return [
+        one
+        for one in gc.get_objects()
+        if (type(one) is Holder and one.store is runtime.store) or (type(one) is ThreadState and one.step)
+    ]
 
 
 async def test_a_waiting_thread_holds_nothing(tmp_path: Path) -> None:
@@ -179,7 +185,9 @@ async def test_a_waiting_thread_holds_nothing(tmp_path: Path) -> None:
             assert state.status == "awaiting_approval"
         del state
         await asyncio.sleep(0)
-        assert (_alive(Holder), _alive(ThreadState)) == (0, 0)
+        states = {one.id for one in _alive(runtime) if isinstance(one, ThreadState)}
+        assert not states.intersection(threads)
+        assert not [one for one in _alive(runtime) if isinstance(one, Holder)]
         assert len(asyncio.all_tasks()) == tasks
         assert not runtime.worker._holders
         assert len(await runtime.interrupts()) == 41
