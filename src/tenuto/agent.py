@@ -91,7 +91,7 @@ class Agent:
 
     @cached_property
     def schemas(self) -> tuple[ToolSchema, ...]:
-        """What the model is told of the tools; built here. Raises `ConfigurationError` for an impossible one."""
+        """What the model is told of the tools. Raises `ConfigurationError` for one that cannot be built."""
         return tuple(entry.schema for entry in self.tools)
 
     @cached_property

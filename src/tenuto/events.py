@@ -12,6 +12,7 @@ at their default are left out. Times are milliseconds since the epoch (UTC), dur
 `Entry` is an event in its place. Nothing here reads a clock, a database or an agent.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, Final, Literal, NewType, get_args
 
@@ -74,9 +75,10 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tool call of a reply, as accepted: what the provider said and what would run.
 
     `raw` is the provider's argument text. `arguments` is the canonical JSON that would run (validated,
-    coerced, defaults filled in); None when it is `raw` to the letter. `error` says why the call can
-    not run at all. `gated` calls need a person: with `question` to answer it, else to approve it (`prompt` is
-    what the tool's policy says to them); `digest` then names the exact call, its tool's schema and its policy. `timeout_ms` and `expires_ms` are the tool's own at the time of the reply.
+    coerced, defaults filled in); None when it is `raw` to the letter. `error` says why the call can not run
+    at all. `gated` calls need a person: with `question` to answer it, else to approve it (`prompt` is what
+    the tool's policy says to them); `digest` then names the exact call, its tool's schema and its policy.
+    `timeout_ms` and `expires_ms` are the tool's own at the time of the reply.
     """
 
     id: CallId
@@ -331,3 +333,20 @@ def decode(body: bytes, version: int = VERSION) -> AnyEvent:
         return event
     except (msgspec.DecodeError, KeyError, UnicodeDecodeError) as error:
         raise Undecodable(f"stored event cannot be read: {error}") from error
+
+
+def body_hash(salt: bytes, body: bytes) -> bytes:
+    """SHA-256(salt, body): what stays in the chain when salt and body are erased."""
+    return hashlib.sha256(salt + body).digest()
+
+
+def chain_hash(
+    previous: bytes, thread_id: str, seq: int, version: int, type_name: str, at_ms: int, hashed_body: bytes
+) -> bytes:
+    """The hash of one event: SHA-256 over the previous hash, the event's place and its body hash.
+
+    The fields are joined by newlines between two fixed-width hashes, so no two different tuples meet.
+    The first event's `previous` is 32 zero bytes.
+    """
+    middle = f"\n{thread_id}\n{seq}\n{version}\n{type_name}\n{at_ms}\n".encode()
+    return hashlib.sha256(previous + middle + hashed_body).digest()

@@ -33,10 +33,10 @@ from tenuto.events import (
     ThreadStarted,
     encode,
 )
-from tenuto.loop.holder import Surroundings
+from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
 from tenuto.store import Store, open_store
-from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, again
+from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow
 from tenuto.store.chain import ChainReport, verify_chain
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
@@ -174,6 +174,8 @@ class Runtime:
         new_id = ThreadId(str(uuid.uuid4()) if thread_id is None else _uuid(thread_id))
         # The same start again is the same append; another one under this id is refused by the store.
         told = hashlib.sha256(b"".join(encode(event) for event in events)).hexdigest()
+        if thread_id is None:
+            self.worker.expect(new_id)
         await again(lambda: self.store.create(new_id, events, append_id=f"start {told}"))
         return new_id
 

@@ -37,6 +37,7 @@ class Worker:
         self._claiming = claiming
         self._holders: dict[ThreadId, Holder] = {}
         self._failures: dict[ThreadId, int] = {}
+        self._expected: dict[ThreadId, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -58,6 +59,7 @@ class Worker:
         """
         self._stopping = True
         self._wake.set()
+        await asyncio.gather(*self._expected.values())
         running = [holder.task for holder in self._holders.values() if holder.task]
         if running:
             await asyncio.wait(running, timeout=grace_seconds)
@@ -92,6 +94,14 @@ class Worker:
             raise
         return True
 
+    def expect(self, thread_id: ThreadId) -> None:
+        """A thread is about to be created by the caller, in this very moment: where there is room, take it in
+        the same commit, and save the round of a claim.
+        """
+        room = self._concurrency - len(self._holders) - len(self._expected)
+        if self._claiming and not self._stopping and room > 0:
+            self._expected[thread_id] = asyncio.create_task(self._take_expected(thread_id))
+
     # -- inside --------------------------------------------------------------------------------------
 
     def _changed(self, changes: list[Change]) -> None:
@@ -100,14 +110,28 @@ class Worker:
                 continue
             if holder := self._holders.get(change.thread_id):
                 holder.hear(change.head_seq)
-            else:
+            elif change.thread_id not in self._expected:
                 self._wake.set()
+
+    async def _take_expected(self, thread_id: ThreadId) -> None:
+        asked_at = self._around.clock.monotonic()
+        claim = None
+        # Whatever goes wrong here, the thread is found by the next claim.
+        with contextlib.suppress(StoreError):
+            claim = await self._store.take(
+                self._around.owner, thread_id, lease_seconds=self._around.lease_seconds
+            )
+        del self._expected[thread_id]
+        if claim is not None and thread_id not in self._holders:
+            self._take(claim, asked_at)
+        else:
+            self._wake.set()
 
     async def _claim(self) -> None:
         while not self._stopping:
             timeout = limits.POLL_SECONDS
             self._wake.clear()
-            room = self._concurrency - len(self._holders)
+            room = self._concurrency - len(self._holders) - len(self._expected)
             self._full = room <= 0
             if room > 0:
                 asked_at = self._around.clock.monotonic()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenuto.events import ThreadId
-from tenuto.store.base import StoredEvent, body_hash, chain_hash
+from tenuto.events import ThreadId, body_hash, chain_hash
+from tenuto.store.base import StoredEvent
 from tenuto.store.chain import ChainReport, verify_chain
 
 THREAD = ThreadId("t")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,11 +10,11 @@ from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.clock import Clock
 from tenuto.context import Rendering
-from tenuto.errors import AlreadyDecided, LeaseLost, ModelError, Stale
+from tenuto.errors import AlreadyDecided, LeaseLost, ModelError, Stale, StoreError
 from tenuto.events import TERMINAL, CallId, Entry, Event, ThreadId
 from tenuto.messages import Live, Model
 from tenuto.steps import Local, Verdict
-from tenuto.store.base import Claim, Store, ThreadStatus, again
+from tenuto.store.base import Claim, Store, ThreadStatus
 from tenuto.thread import ThreadState, apply, fold
 
 T = TypeVar("T")
@@ -231,3 +231,18 @@ class Holder:
         )
         if not self.released:
             self._head_heard = seen_seq + 1
+
+
+async def again(work: Callable[[], Awaitable[T]]) -> T:
+    """Try an append again whose commit is unknown; its append id makes that safe.
+
+    Raises what `work` raises: at once for a refusal, after `STORE_ATTEMPTS` for a store that stays down.
+    """
+    for attempt in range(limits.STORE_ATTEMPTS - 1):
+        try:
+            return await work()
+        except StoreError as error:
+            if not error.facts.get("unknown"):
+                raise
+            await asyncio.sleep(0.1 * 4**attempt)
+    return await work()

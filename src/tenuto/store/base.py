@@ -13,18 +13,13 @@ Each append has an id chosen by the caller. The same id again on the same thread
 outcome and writes nothing, so an append whose commit is unknown is safely tried again.
 """
 
-import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from tenuto import limits
-from tenuto.errors import ConfigurationError, StoreError
+from tenuto.errors import ConfigurationError
 from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, Outcome, ThreadId
-
-T = TypeVar("T")
 
 ThreadStatus = Literal[
     "running",
@@ -173,9 +168,8 @@ class Store(Protocol):
         lease holder's; `LeaseLost` when the epoch has moved on. `head_seq` is a condition: `Stale` when the
         log has grown past it. A terminal event under this condition gives the thread back as well, as
         `release` would: asleep, but ready at once after `ThreadCancelled`, since a message that came after
-        the request to cancel may begin a new turn. An `InterruptResolved` whose interrupt is not pending is `AlreadyDecided`; a
-        `CallFinished` needs no check here, the fold ignores nothing and the holder is alone.
-        Raises `ThreadNotFound`.
+        the request to cancel may begin a new turn. An `InterruptResolved` whose interrupt is not pending is
+        `AlreadyDecided`. Raises `ThreadNotFound`.
         """
         ...
 
@@ -281,38 +275,6 @@ class Store(Protocol):
         after each commit by another. Returns the unsubscriber.
         """
         ...
-
-
-def body_hash(salt: bytes, body: bytes) -> bytes:
-    """SHA-256(salt, body): what stays in the chain when salt and body are erased."""
-    return hashlib.sha256(salt + body).digest()
-
-
-def chain_hash(
-    previous: bytes, thread_id: str, seq: int, version: int, type_name: str, at_ms: int, hashed_body: bytes
-) -> bytes:
-    """The hash of one event: SHA-256 over the previous hash, the event's place and its body hash.
-
-    The fields are joined by newlines between two fixed-width hashes, so no two different tuples meet.
-    The first event's `previous` is 32 zero bytes.
-    """
-    middle = f"\n{thread_id}\n{seq}\n{version}\n{type_name}\n{at_ms}\n".encode()
-    return hashlib.sha256(previous + middle + hashed_body).digest()
-
-
-async def again(work: Callable[[], Awaitable[T]]) -> T:
-    """Try an append again whose commit is unknown; its append id makes that safe.
-
-    Raises what `work` raises: at once for a refusal, after `STORE_ATTEMPTS` for a store that stays down.
-    """
-    for attempt in range(limits.STORE_ATTEMPTS - 1):
-        try:
-            return await work()
-        except StoreError as error:
-            if not error.facts.get("unknown"):
-                raise
-            await asyncio.sleep(0.1 * 4**attempt)
-    return await work()
 
 
 def open_store(url: str, *, inline: bool = False) -> Store:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tenuto.events import ThreadId
-from tenuto.store.base import StoredEvent, body_hash, chain_hash
+from tenuto.events import ThreadId, body_hash, chain_hash
+from tenuto.store.base import StoredEvent
 
 FIRST_HASH = bytes(32)
 

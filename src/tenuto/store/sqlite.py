@@ -1,7 +1,7 @@
 """The store on SQLite: one file, any number of processes on one machine, nothing to install.
 
-sqlite.py           the store: opening, timers, workers; the verbs, each handed on to one of
-sqlite_read.py      ... reads, on the calling thread and a connection of their own
+sqlite.py           the store: opening, timers, workers; the verbs: reads at once, on the calling thread and a
+                    connection of their own, writes handed on to
 sqlite_write.py     ... writes, inside a transaction
 sqlite_commit.py    the group commit around these transactions
 sqlite_file.py      the file and its schema
@@ -14,13 +14,21 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tenuto.clock import Clock, SystemClock
-from tenuto.errors import Conflict, InvalidInput, StoreError
-from tenuto.events import Event, InterruptResolved, ThreadId
+from tenuto.errors import (
+    Conflict,
+    InterruptNotFound,
+    InvalidInput,
+    NotFound,
+    StoreError,
+    ThreadNotFound,
+    Undecodable,
+)
+from tenuto.events import Entry, Event, InterruptId, InterruptResolved, ThreadId, body_hash, decode
 from tenuto.limits import (
     CHANGE_POLL_SECONDS,
     MAX_BATCH_APPENDS,
@@ -28,10 +36,19 @@ from tenuto.limits import (
     MAX_PAGE_ROWS,
     OWNER_SCAN_SECONDS,
 )
-from tenuto.store.base import Appended, Change, Claim, Claimed, ThreadStatus, WorkerRow
+from tenuto.store.base import (
+    Appended,
+    Change,
+    Claim,
+    Claimed,
+    InterruptRow,
+    StoredEvent,
+    ThreadRow,
+    ThreadStatus,
+    WorkerRow,
+)
 from tenuto.store.sqlite_commit import GroupCommit
-from tenuto.store.sqlite_file import open_file
-from tenuto.store.sqlite_read import Reads
+from tenuto.store.sqlite_file import open_file, store_error
 from tenuto.store.sqlite_workers import (
     check_owner,
     is_alive,
@@ -40,12 +57,13 @@ from tenuto.store.sqlite_workers import (
     sign_lock,
     unlock_worker,
 )
-from tenuto.store.sqlite_write import SQL, Transaction, append_key, encoded
+from tenuto.store.sqlite_write import LATEST, SQL, Transaction, append_key, encoded, to_interrupt
 
 Result = TypeVar("Result")
+ALL_ROWS: Final = -1
 
 
-class SQLiteStore(Reads):
+class SQLiteStore:
     """A `Store` (see there) on the file `path`, or in memory. All its methods belong to the event loop that
     opened it. `inline` has no thread, no timers and no group commit.
     """
@@ -64,6 +82,7 @@ class SQLiteStore(Reads):
         self._random_bytes = random_bytes
         self._commits: GroupCommit | None = None
         self._writing: sqlite3.Connection | None = None
+        self._reading: sqlite3.Connection | None = None
         self._closing = False
         self._callbacks: list[Callable[[list[Change]], None]] = []
         self._locks: dict[str, int] = {}
@@ -153,6 +172,91 @@ class SQLiteStore(Reads):
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    # -- reading: one statement each, so that no read transaction stays open -----------------------------
+
+    def _fetch(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        if self._reading is None:
+            raise StoreError(f"{self.path}: the store is not open")
+        try:
+            return self._reading.execute(query, parameters).fetchall()
+        except (sqlite3.Error, UnicodeEncodeError) as error:
+            raise store_error(self.path, error) from error
+
+    async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
+        rows = self._log(SQL.events, thread_id, after, ALL_ROWS if limit is None else limit)
+        return [
+            Entry(seq, at_ms, _decode(thread_id, seq, version, body)) for seq, version, at_ms, body in rows
+        ]
+
+    async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        rows = self._log(SQL.stored, thread_id, after, min(limit, MAX_PAGE_ROWS))
+        return [_stored(*row) for row in rows]
+
+    def _log(self, query: str, thread_id: ThreadId, after: int, limit: int) -> list[tuple[Any, ...]]:
+        """Rows without the head; that no event is missing among them is checked here."""
+        rows = self._fetch(query, (thread_id, after, limit))
+        if not rows and limit:
+            raise ThreadNotFound(f"there is no thread {thread_id}")
+        found = [row[1:] for row in rows if row[1] is not None]
+        for expected, row in enumerate(found, after + 1):
+            if row[0] != expected:
+                raise StoreError(f"{self.path}: event {expected} of thread {thread_id} is missing")
+        last = after + len(found)
+        if rows and last < rows[0][0] and (limit == ALL_ROWS or len(found) < limit):
+            raise StoreError(f"{self.path}: event {last + 1} of thread {thread_id} is missing")
+        return found
+
+    async def thread(self, thread_id: ThreadId) -> ThreadRow:
+        rows = self._fetch(SQL.thread, (thread_id,))
+        if not rows:
+            raise ThreadNotFound(f"there is no thread {thread_id}")
+        return _thread(*rows[0])
+
+    async def threads(
+        self,
+        *,
+        status: ThreadStatus | None = None,
+        agent: str | None = None,
+        before: tuple[int, ThreadId] | None = None,
+        limit: int = 100,
+    ) -> list[ThreadRow]:
+        parameters = (*(before or (LATEST, "")), agent, min(limit, MAX_PAGE_ROWS))
+        if status is None:
+            rows = self._fetch(SQL.threads, parameters)
+        else:
+            rows = self._fetch(SQL.threads_by_status, (*parameters, status))
+        return [_thread(*row) for row in rows]
+
+    async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
+        rows = self._fetch(SQL.interrupt, (interrupt_id,))
+        if not rows:
+            raise InterruptNotFound(f"there is no interrupt {interrupt_id}")
+        return to_interrupt(rows[0])
+
+    async def interrupts(
+        self,
+        *,
+        pending: bool | None = True,
+        thread_id: ThreadId | None = None,
+        agent: str | None = None,
+        after: InterruptId | None = None,
+        limit: int = 100,
+    ) -> list[InterruptRow]:
+        parameters = (after, agent, min(limit, MAX_PAGE_ROWS))
+        if thread_id is not None:
+            rows = self._fetch(SQL.interrupts_of_thread, (*parameters, pending, thread_id))
+        elif pending:
+            rows = self._fetch(SQL.interrupts_pending, parameters)
+        else:
+            rows = self._fetch(SQL.interrupts_any, (*parameters, pending))
+        return [to_interrupt(row) for row in rows]
+
+    async def blob(self, digest: str) -> bytes:
+        rows = self._fetch(SQL.blob, (digest,))
+        if not rows:
+            raise NotFound(f"there is no blob {digest}")
+        return bytes(rows[0][0])
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -270,3 +374,24 @@ class SQLiteStore(Reads):
             except Exception as error:  # noqa: BLE001 - a watcher's bug must not stop the writer
                 report = {"message": "a callback of on_change failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(report)
+
+
+def _decode(thread_id: ThreadId, seq: int, version: int, body: bytes | None) -> Any:
+    if body is None:
+        raise Undecodable(f"event {seq} of thread {thread_id} was erased")
+    try:
+        return decode(body, version)
+    except Undecodable as error:
+        raise Undecodable(f"event {seq} of thread {thread_id}: {error}") from error
+
+
+def _stored(*row: Any) -> StoredEvent:
+    columns = dict(zip(StoredEvent.__struct_fields__, row, strict=True))
+    if columns["body_hash"] is None:  # kept only of what was erased
+        columns["body_hash"] = body_hash(columns["salt"], columns["body"])
+    return StoredEvent(**columns)
+
+
+def _thread(*row: Any) -> ThreadRow:
+    columns = dict(zip(ThreadRow.__struct_fields__, row, strict=True))
+    return ThreadRow(**columns | {"metadata": msgspec.json.decode(columns["metadata"])})

@@ -37,6 +37,8 @@ from tenuto.events import (
     ThreadHalted,
     ThreadId,
     ThreadStarted,
+    body_hash,
+    chain_hash,
     decode,
     encode,
 )
@@ -48,8 +50,6 @@ from tenuto.store.base import (
     Claimed,
     InterruptRow,
     ThreadStatus,
-    body_hash,
-    chain_hash,
 )
 from tenuto.store.queries import load_queries
 

@@ -10,10 +10,9 @@ and never repaired: what is not valid comes back to the model as an error. pydan
 schema is first needed.
 """
 
-from tenuto.tools.arguments import InvalidArguments
 from tenuto.tools.builtin import ask_person, wait_until
-from tenuto.tools.results import clean, error_text, result_text
 from tenuto.tools.running import ToolContext, running_tool_threads
+from tenuto.tools.text import InvalidArguments, clean, error_text, result_text
 from tenuto.tools.tool import DidNotHappen, Happened, Tool, Unknown, Until, Verdict, tool
 
 __all__ = [

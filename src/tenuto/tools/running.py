@@ -16,7 +16,7 @@ from typing import Any
 
 from tenuto.errors import NotDone
 from tenuto.limits import MAX_PROGRESS_CHARACTERS, TOOL_THREADS
-from tenuto.tools.results import clean
+from tenuto.tools.text import clean
 
 
 def _unheard(_message: str, _fraction: float | None) -> None:

@@ -17,10 +17,17 @@ from typing import Any
 
 from tenuto.errors import ConfigurationError
 from tenuto.limits import MAX_ERROR_CHARACTERS
-from tenuto.tools.arguments import InvalidArguments, altered_numbers, encode, has_long_number, parse
 from tenuto.tools.docstrings import describe
-from tenuto.tools.results import clean, error_text
 from tenuto.tools.running import ToolContext
+from tenuto.tools.text import (
+    InvalidArguments,
+    altered_numbers,
+    clean,
+    encode,
+    error_text,
+    has_long_number,
+    parse,
+)
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHOWN_ERRORS = 10

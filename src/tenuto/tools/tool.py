@@ -25,10 +25,9 @@ from tenuto.errors import ConfigurationError, NotDone
 from tenuto.events import Effect
 from tenuto.limits import EXPIRES_AFTER_SECONDS, MAX_COMMENT_CHARACTERS, TOOL_TIMEOUT_SECONDS
 from tenuto.messages import ToolSchema
-from tenuto.tools.arguments import InvalidArguments, parse
-from tenuto.tools.results import clean, error_text
 from tenuto.tools.running import ToolContext, in_thread
 from tenuto.tools.signature import Shape, Signature, definition_of, shape_of
+from tenuto.tools.text import InvalidArguments, clean, error_text, parse
 
 Approval = bool | Callable[..., bool | str]
 
