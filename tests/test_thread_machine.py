@@ -245,6 +245,24 @@ def test_whatever_happens_the_promises_hold() -> None:
     run_machine(ThreadMachine, settings=_settings(EXAMPLES))
 
 
+def test_a_call_in_doubt_whose_tool_was_removed_is_told_and_not_run() -> None:
+    """Found by the machine: approved, started, its worker died, and the next agent lacks the tool."""
+    machine = ThreadMachine()
+    machine.begin(steps_=0, tokens=0, withdraw=False, errors=0)
+    loop = machine.loop
+    loop.run_to_rest()
+    loop.replies(Reply(calls=(CallRequest("put_asked", '{"n": 1}'),)))
+    loop.run_to_rest()
+    loop.decide(loop.state.interrupts[0].id, "approve")
+    loop.step(dies_after_intent=True)
+    loop.agent = machine.agents[1]
+    loop.now_ms += 101_000
+    loop.run_to_rest()
+    loop.check()
+    assert loop.dispatches == []
+    assert "no tool 'put_asked'" in loop.log[-1].event.text  # type: ignore[union-attr]  # a call_finished
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_machine_finds_the_fault(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)

@@ -13,6 +13,7 @@ from tenuto import thread as facts
 from tenuto.agent import Agent
 from tenuto.approvals import call_digest, outcome_of
 from tenuto.context import Rendering
+from tenuto.errors import NotDone
 from tenuto.events import (
     AnyEvent,
     CallFinished,
@@ -30,6 +31,7 @@ from tenuto.events import (
     encode,
 )
 from tenuto.loop import run
+from tenuto.loop.act import _tool
 from tenuto.loop.decide import _plan
 from tenuto.messages import Message, Reply
 
@@ -159,6 +161,12 @@ class PureLoop:
 
     def _was_dispatched(self, call: facts.CallState, *, verify: bool) -> None:
         assert call.id not in self.running, "dispatched while it runs"
+        if not verify:
+            try:
+                _tool(_AsHolder(self), call)  # type: ignore[arg-type]  # it needs the agent alone
+            except NotDone as refusal:
+                self.append(CallFinished(call.id, ok=False, text=f"Error: {refusal}"))
+                return
         self.running[call.id] = verify
         self.doubts.pop(call.id, None)
         self.verdicts.pop(call.id, None)
