@@ -117,15 +117,13 @@ class Agent:
     def fingerprint(self) -> str:
         """A hash of all that makes threads behave differently: a changed one is recorded in each thread.
 
-        Instructions given as a function count by the function's name.
+        Instructions and a renderer given as functions count by their names.
         """
-        instructions = self.instructions
         facts = (
             self.name,
             self.model_name,
-            instructions
-            if isinstance(instructions, str)
-            else f"{instructions.__module__}.{getattr(instructions, '__qualname__', '')}",
+            _named(self.instructions),
+            _named(self.render),
             [entry.digest for entry in self.tools],
             self.limits,
             self.policy,
@@ -136,3 +134,9 @@ class Agent:
     def instruct(self, state: ThreadState) -> str:
         """The system prompt for this state."""
         return self.instructions if isinstance(self.instructions, str) else self.instructions(state)
+
+
+def _named(given: object) -> str:
+    if given is None or isinstance(given, str):
+        return given or ""
+    return f"{given.__module__}.{getattr(given, '__qualname__', '')}"

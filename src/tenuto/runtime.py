@@ -247,7 +247,9 @@ class Runtime:
         await self._external(thread_id, LimitsExtended(granted, _name("by", by)))
 
     async def wait(self, thread_id: str, timeout: float | None = None) -> ThreadState:
-        """The state once the thread ends or waits for somebody, or as it is after `timeout` seconds."""
+        """The state once the thread rests: it ended, or waits for somebody or for a time; or as it is after
+        `timeout` seconds.
+        """
         await self.hub.wait(ThreadId(thread_id), timeout)
         return await self.state(thread_id)
 

@@ -126,7 +126,7 @@ class Hub:
                 return
 
     async def wait(self, thread_id: ThreadId, timeout: float | None = None) -> None:
-        """Until the thread ends or waits for somebody, or `timeout` seconds have passed.
+        """Until the thread ends, or waits for somebody or for a time, or `timeout` seconds have passed.
 
         A worker in this process wakes us; one in another is noticed by looking, more and more seldom.
         """

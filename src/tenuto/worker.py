@@ -139,7 +139,8 @@ class Worker:
                     claimed = await self._store.claim(
                         self._around.owner, self._agents, limit=room, lease_seconds=self._around.lease_seconds
                     )
-                except StoreError:
+                except Exception:
+                    # Whatever it is, this worker goes on: nobody else may be there to claim.
                     logger.exception("claiming failed; trying again in %s s", timeout)
                 else:
                     for claim in claimed.claims:
@@ -185,14 +186,19 @@ class Worker:
         finally:
             if self._holders.get(thread_id) is holder:
                 del self._holders[thread_id]
-            # What a holder heard after its release, nobody has acted on.
-            if self._full or holder.has_news:
+            # What a holder heard after its release, nobody has acted on; and a timer that is near would
+            # be found by the next poll only.
+            soon_ms = self._store.now_ms() + limits.POLL_SECONDS * 1000
+            near = holder.wake_at_ms is not None and holder.wake_at_ms <= soon_ms
+            if self._full or holder.has_news or near:
                 self._wake.set()
             self._hub.rested(thread_id)
 
     async def _hand_over(self, holder: Holder, after_seconds: float) -> None:
         """Stop what runs and make the thread ready again `after_seconds` from now, for anybody."""
         await holder.stop(frozenset(holder.running))
+        with contextlib.suppress(TenutoError):
+            await holder.absorb()  # what ended before the stop is known, and need not be in doubt
         try:
             row = await self._store.thread(holder.thread_id)
             wake_at_ms = self._store.now_ms() + round(after_seconds * 1000)
@@ -205,6 +211,8 @@ class Worker:
 
     async def _back_off(self, holder: Holder, error: Exception) -> None:
         """A thread that cannot be advanced waits longer each time, then asks a person."""
+        if len(self._failures) > limits.MAX_KNOWN_FAILURES:
+            self._failures.clear()
         failures = self._failures[holder.thread_id] = self._failures.get(holder.thread_id, 0) + 1
         loaded = holder.state.head_seq > 0
         if failures >= limits.POISON_ATTEMPTS and loaded and not isinstance(error, StoreError):
@@ -233,7 +241,7 @@ class Worker:
                 heads = await self._store.renew(
                     self._around.owner, claims, lease_seconds=self._around.lease_seconds
                 )
-            except StoreError:
+            except Exception:
                 logger.exception("renewing leases failed; trying again")
                 continue
             for thread_id, holder in holders.items():

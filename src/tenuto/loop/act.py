@@ -24,7 +24,7 @@ async def act(holder: Holder, step: RunCalls) -> None:
     """Start the calls that fit beside those that run already. Returns once they are dispatched."""
     room = limits.MAX_CONCURRENT_CALLS - len(holder.running)
     if room <= 0:
-        await holder.rest()
+        await holder.rest(holder.now_ms() + limits.FULL_REST_MS)
         return
     verify = step.verify[:room]
     run = step.run[: room - len(verify)]
@@ -100,9 +100,13 @@ async def _run(holder: Holder, call: CallState) -> None:
         until_ms = _time(holder, value)
         holder.finish(call.id, (CallStarted(call.id, attempt=call.attempt + 1, until_ms=until_ms),))
     else:
+        # Of an attempt before this one, by a worker that died, nobody knows what it did.
+        unknown = bool(error) and call.call.effect == "idempotent" and call.attempt > 1
         text = f"Error: {error}" if error else result_text(value)
-        duration_ms = round((holder.around.clock.monotonic() - started) * 1000)
-        holder.finish(call.id, (CallFinished(call.id, ok=not error, text=text, duration_ms=duration_ms),))
+        text += " (An earlier attempt may have had its effect.)" if unknown else ""
+        milliseconds = round((holder.around.clock.monotonic() - started) * 1000)
+        event = CallFinished(call.id, not error, text, milliseconds, unknown=unknown)
+        holder.finish(call.id, (event,))
 
 
 def _time(holder: Holder, value: Until) -> int:

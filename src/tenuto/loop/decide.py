@@ -7,7 +7,7 @@ import msgspec
 from tenuto import limits
 from tenuto.approvals import plan
 from tenuto.context import lint
-from tenuto.errors import InvalidInput, ModelError
+from tenuto.errors import ConfigurationError, InvalidInput, ModelError
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
@@ -36,10 +36,10 @@ async def decide(holder: Holder) -> None:
     prompt, tools, parameters = await _sent(holder, instructions)
     request = Request(messages, agent.schemas, dict(agent.parameters))
     started = holder.around.clock.monotonic()
-    model = holder.around.model_of(agent)
     try:
+        model = holder.around.model_of(agent)
         reply = await holder.ask(model.reply(request, holder.around.watch(holder.thread_id)))
-    except ModelError as error:
+    except (ModelError, ConfigurationError) as error:
         await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))
         return
     except Exception as error:  # noqa: BLE001 - a user's own Model may raise anything; it fails the step
@@ -47,6 +47,10 @@ async def decide(holder: Holder) -> None:
         await holder.append(ModelFailed(state.step + 1, error_text(error)))
         return
     if reply is None:
+        return
+    if len(reply.calls) > limits.MAX_CALLS_PER_REPLY:
+        error_line = f"the reply has {len(reply.calls)} calls; at most {limits.MAX_CALLS_PER_REPLY} are taken"
+        await holder.append(ModelFailed(state.step + 1, error_line))
         return
     event = ModelReplied(
         step=state.step + 1,

@@ -53,6 +53,7 @@ class Holder:
         self.task: asyncio.Task[None] | None = None
         self.lost = False
         self.released = False
+        self.wake_at_ms: int | None = None
         self._asking: asyncio.Task[Any] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._finished: list[Event] = []
@@ -229,6 +230,7 @@ class Holder:
         self.released = await self.store.release(
             self.claim, seen_seq=seen_seq, wake_at_ms=until_ms, status=status
         )
+        self.wake_at_ms = until_ms
         if not self.released:
             self._head_heard = seen_seq + 1
 

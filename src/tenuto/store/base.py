@@ -37,7 +37,7 @@ ENDED: frozenset[str] = frozenset({"completed", "failed", "halted", "cancelled"}
 
 class ThreadRow(msgspec.Struct, frozen=True):
     """A thread at a glance, from the projection. `status` is "running" from any external event until the
-    holder has dealt with it. `ready_at_ms` is None when only an external event can move the thread.
+    holder has dealt with it, and while somebody holds the thread. `ready_at_ms` is None when only an external event can move the thread.
     """
 
     id: ThreadId

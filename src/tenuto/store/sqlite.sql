@@ -75,7 +75,7 @@ SELECT min(at) FROM (
 );
 
 -- lease: A claim: the new epoch fences off whoever held the thread before.
-UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1 WHERE num = ?;
+UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status = 'running' WHERE num = ?;
 
 -- held: A thread still held under this claim.
 SELECT num, head_seq FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?;
