@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 20.0
+SECONDS = 40.0
 
 # Makes standard input the controlling terminal, then becomes the program that is to be controlled.
 CONTROLLED = """
@@ -24,6 +24,9 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
+
+
+_started: list[subprocess.Popen[str]] = []
 
 
 class Shell:
@@ -54,7 +57,9 @@ class Shell:
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
-        return subprocess.Popen(command, **(defaults | options))
+        process = subprocess.Popen(command, **(defaults | options))
+        _started.append(process)
+        return process
 
     def __call__(self, *arguments: str, code: int = 0, stdin: str | None = None) -> str:
         """Run a command to its end, check its exit code; its output, that of both streams if it failed."""
@@ -159,6 +164,15 @@ class Terminal:
             return False
         self.output += data.decode(errors="replace").replace("\r\n", "\n")
         return bool(data)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    """What a failed test has started ends with it, and does not trouble the next one."""
+    yield
+    while _started:
+        with _started.pop() as process:
+            process.kill()
 
 
 @pytest.fixture

@@ -57,19 +57,22 @@ def test_ctrl_c_hands_the_thread_over_and_the_decision_stands(shell):
 
 
 def test_a_running_server_picks_a_decision_up_at_once(shell):
-    row = shell.paused("send hi")
+    """By the log's own times; the median of five, as the machine may have other things to do in between."""
+    waited_ms = []
     with shell.serving() as (server, _):
-        del shell.environment["TENUTO_AGENT"]  # the command needs no agent when a worker has it
-        output = shell("inbox", "approve", row["id"])
-        assert f"(process {server.pid}) goes on with thread {row['thread_id']}\n" in output
-        ends_at = time.monotonic() + 10
-        while not shell.events(row["thread_id"], "thread_completed"):
-            assert time.monotonic() < ends_at
-        (decided,) = shell.events(row["thread_id"], "interrupt_resolved")
-        (started,) = shell.events(row["thread_id"], "call_started")
-        assert started["event"]["worker"].startswith(f"w{server.pid}-")
-        assert 0 <= started["at_ms"] - decided["at_ms"] < PICK_UP_MS
-    assert shell.lines_sent() == ["ana: hi"]
+        for _round in range(5):
+            row = shell.paused("send hi")
+            output = shell("inbox", "approve", row["id"], "--agent", "not.needed:here")
+            assert f"(process {server.pid}) goes on with thread {row['thread_id']}\n" in output
+            ends_at = time.monotonic() + 10
+            while not shell.events(row["thread_id"], "thread_completed"):
+                assert time.monotonic() < ends_at
+            (decided,) = shell.events(row["thread_id"], "interrupt_resolved")
+            (started,) = shell.events(row["thread_id"], "call_started")
+            assert started["event"]["worker"].startswith(f"w{server.pid}-")
+            waited_ms.append(started["at_ms"] - decided["at_ms"])
+    assert 0 <= sorted(waited_ms)[2] < PICK_UP_MS, waited_ms
+    assert shell.lines_sent() == ["ana: hi"] * 5
 
 
 def test_no_wait_leaves_the_thread_to_the_next_worker(shell):

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -130,7 +129,7 @@ def test_debug_shows_the_traceback(shell):
 
 
 def test_help_is_there_at_once(shell):
-    """Neither pydantic nor a server nor a database driver is loaded; and it is quick on a quiet machine."""
+    """Neither pydantic nor a server nor a database driver is loaded, and little work is done."""
     command = [sys.executable, "-X", "importtime", "-m", "tenuto", "--help"]
     loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stderr
     modules = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
@@ -148,9 +147,13 @@ def test_help_is_there_at_once(shell):
     assert not modules.intersection(heavy)
     seconds = []
     for _ in range(5):
-        started = time.perf_counter()
+        # Work, not time: how long that takes is also a matter of what else the machine does.
+        before = os.times()
         shell("--help")
-        seconds.append(time.perf_counter() - started)
+        after = os.times()
+        seconds.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
     assert min(seconds) < 0.4, seconds
 
 

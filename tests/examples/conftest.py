@@ -9,7 +9,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.cli.conftest import Shell
+from tests.cli.conftest import Shell, nothing_is_left_running
+
+__all__ = ["nothing_is_left_running"]  # a fixture for these tests as well
 
 from tenuto.cli.processes import Processes
 
