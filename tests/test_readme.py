@@ -47,7 +47,7 @@ async def test_the_example_works_as_it_stands(tmp_path, monkeypatch):
     assert errors.decode() == ""
     assert output.decode() == "Order 17 is refunded.\n"
     # The second request carries what the first tool really returned.
-    second = provider.requests[1]["messages"][-1]
+    second = provider.requests[1].body["messages"][-1]
     assert second["role"] == "tool"
     assert msgspec.json.decode(second["content"])["total"] == "42.00"
 

@@ -26,7 +26,7 @@ CORE = ["events", "thread", "steps", "loop", "store", "worker", "runtime"]
 # Signatures that may be wider, each with its reason: "path::Class.function" -> why.
 WIDE_SIGNATURES: dict[str, str] = {
     "src/tenuto/tools/tool.py::tool": "the options of a decorator, all by keyword",
-    "src/tenuto/store/base.py::chain_hash": "what is hashed, in the order of the stored form",
+    "src/tenuto/events.py::chain_hash": "what is hashed, in the order of the stored form",
 }
 
 STANDARD_LIBRARY_ONLY = ["flow", "splitter", "clock", "errors", "limits"]

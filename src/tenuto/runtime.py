@@ -19,7 +19,7 @@ from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.approvals import call_digest, outcome_of
 from tenuto.clock import Clock, SystemClock
-from tenuto.errors import AlreadyDecided, ConfigurationError, Conflict, InvalidInput, UnknownAgent
+from tenuto.errors import ConfigurationError, Conflict, InvalidInput, UnknownAgent
 from tenuto.events import (
     CancelRequested,
     Entry,
@@ -36,7 +36,7 @@ from tenuto.events import (
 from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
 from tenuto.store import Store, open_store
-from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow
+from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
 from tenuto.store.chain import ChainReport, verify_chain
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
@@ -198,7 +198,7 @@ class Runtime:
         """
         row = await self.store.interrupt(InterruptId(interrupt_id))
         if row.outcome is not None:
-            raise decided(row)
+            raise already_decided(row)
         outcome = outcome_of(row.kind, verb)
         arguments, digest = "", ""
         if outcome == "edited":
@@ -343,17 +343,6 @@ class More(TypedDict, total=False):
     tokens: int
     cost: float
     seconds: float
-
-
-def decided(row: InterruptRow) -> AlreadyDecided:
-    """The conflict that says who decided what, and when."""
-    return AlreadyDecided(
-        f"{row.kind} {row.id} is decided already: {row.outcome} by {row.by or 'unknown'}",
-        interrupt_id=row.id,
-        outcome=row.outcome,
-        by=row.by,
-        at_ms=row.resolved_at_ms,
-    )
 
 
 def _uuid(text: str) -> str:

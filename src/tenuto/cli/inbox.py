@@ -10,7 +10,7 @@ from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.terminal import console, moment, safe
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
 from tenuto.runtime import Decision, Runtime, decided
-from tenuto.store.base import InterruptRow, WorkerRow
+from tenuto.store.base import InterruptRow, WorkerRow, already_decided
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ async def decide(order: Order) -> None:
     async with opened(order.database) as runtime:
         row = await find_interrupt(runtime, order.id)
         if row.outcome is not None:
-            raise _worded(decided(row))
+            raise _worded(already_decided(row))
         worker = await _worker(runtime, row)
         if order.verb != "edit" and (worker or not order.wait):
             await _resolve(runtime, row, order)

@@ -36,12 +36,12 @@ from starlette.responses import Response
 from tenuto import limits
 from tenuto.errors import AlreadyDecided, Conflict, InterruptNotFound, InvalidInput
 from tenuto.events import InterruptId, InterruptRaised
-from tenuto.runtime import Runtime, decided
+from tenuto.runtime import Runtime
 from tenuto.server.access import Access
 from tenuto.server.bodies import read_object
 from tenuto.server.problems import Problem, encoded, iso
 from tenuto.server.waiting import Waiting
-from tenuto.store.base import InterruptRow
+from tenuto.store.base import InterruptRow, already_decided
 from tenuto.thread import ThreadState
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -138,7 +138,7 @@ class Contract:
         if row.thread_id != task_id:
             raise Problem(404, NOTHING_PENDING)
         if row.outcome is not None:
-            raise decided(row)
+            raise already_decided(row)
         return row
 
     async def _rested(self, request: Request, thread_id: str) -> Response:

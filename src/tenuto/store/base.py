@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from tenuto.errors import ConfigurationError
+from tenuto.errors import AlreadyDecided, ConfigurationError
 from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, Outcome, ThreadId
 
 ThreadStatus = Literal[
@@ -36,8 +36,10 @@ ENDED: frozenset[str] = frozenset({"completed", "failed", "halted", "cancelled"}
 
 
 class ThreadRow(msgspec.Struct, frozen=True):
-    """A thread at a glance, from the projection. `status` is "running" from any external event until the
-    holder has dealt with it, and while somebody holds the thread. `ready_at_ms` is None when only an external event can move the thread.
+    """A thread at a glance, from the projection.
+
+    `status` is "running" from any external event until the holder has dealt with it, and while somebody holds
+    the thread. `ready_at_ms` is None when only an external event can move it.
     """
 
     id: ThreadId
@@ -275,6 +277,18 @@ class Store(Protocol):
         after each commit by another. Returns the unsubscriber.
         """
         ...
+
+
+def already_decided(interrupt: InterruptRow) -> AlreadyDecided:
+    """The conflict that says who decided what, and when."""
+    by = f" by {interrupt.by}" if interrupt.by else ""
+    return AlreadyDecided(
+        f"interrupt {interrupt.id} was decided already: {interrupt.outcome}{by}",
+        interrupt_id=interrupt.id,
+        outcome=interrupt.outcome,
+        by=interrupt.by,
+        at_ms=interrupt.resolved_at_ms,
+    )
 
 
 def open_store(url: str, *, inline: bool = False) -> Store:

@@ -50,6 +50,7 @@ from tenuto.store.base import (
     Claimed,
     InterruptRow,
     ThreadStatus,
+    already_decided,
 )
 from tenuto.store.queries import load_queries
 
@@ -152,17 +153,6 @@ def _decoded(version: object, body: object) -> AnyEvent | None:
     return decode(body, version) if isinstance(body, bytes) and isinstance(version, int) else None
 
 
-def _decided(interrupt: InterruptRow) -> AlreadyDecided:
-    by = f" by {interrupt.by}" if interrupt.by else ""
-    return AlreadyDecided(
-        f"interrupt {interrupt.id} was decided already: {interrupt.outcome}{by}",
-        interrupt_id=interrupt.id,
-        outcome=interrupt.outcome,
-        by=interrupt.by,
-        at_ms=interrupt.resolved_at_ms,
-    )
-
-
 class Transaction:
     """The verbs. `changes`, `added` (how many events) and `first_num` (of the first of these) tell what
     will be true once the transaction is committed.
@@ -237,7 +227,7 @@ class Transaction:
         if head.first_seq is not None:
             return thread_id, self._first_outcome(head.num, head.first_seq)
         if interrupt.outcome is not None:
-            raise _decided(interrupt)
+            raise already_decided(interrupt)
         if digest is not None and digest != interrupt.digest:
             raise Stale(f"interrupt {event.id} is about another call than the one that was seen")
         if event.outcome == "expired" or not 0 < interrupt.expires_at_ms <= self.now_ms:
@@ -245,7 +235,7 @@ class Transaction:
         # A key of its own: the caller's id stands for a decision that was not written.
         expiry = _encode(InterruptResolved(event.id, "expired"))
         self._grow(thread_id, head, [expiry], append_key(f"expiry of {event.id}"), external=True)
-        return _decided(self._interrupt(event.id))
+        return already_decided(self._interrupt(event.id))
 
     def _head(self, thread_id: ThreadId, key: bytes) -> Head | None:
         row = self._execute(SQL.thread_head, (key, thread_id)).fetchone()
@@ -273,7 +263,7 @@ class Transaction:
                     if interrupt.thread_id != thread_id:
                         raise InterruptNotFound(f"there is no interrupt {event.id} in thread {thread_id}")
                     if interrupt.outcome is not None:
-                        raise _decided(interrupt)
+                        raise already_decided(interrupt)
                 elif not pending[event.id]:
                     raise InvalidInput(f"one append resolves interrupt {event.id} twice")
                 pending[event.id] = False
