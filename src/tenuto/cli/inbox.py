@@ -9,7 +9,7 @@ from tenuto.cli.find import find_interrupt, opened
 from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.terminal import console, moment, safe
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
-from tenuto.runtime import Decision, Runtime, decided
+from tenuto.runtime import Decision, Runtime
 from tenuto.store.base import InterruptRow, WorkerRow, already_decided
 
 
