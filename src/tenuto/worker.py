@@ -198,7 +198,7 @@ class Worker:
         """Stop what runs and make the thread ready again `after_seconds` from now, for anybody."""
         await holder.stop(frozenset(holder.running))
         with contextlib.suppress(TenutoError):
-            await holder.absorb()  # what ended before the stop is known, and need not be in doubt
+            await holder.record_ended()  # what ended before the stop is known, and need not be in doubt
         try:
             row = await self._store.thread(holder.thread_id)
             wake_at_ms = self._store.now_ms() + round(after_seconds * 1000)

@@ -7,7 +7,7 @@ import msgspec
 from tenuto import limits
 from tenuto.approvals import plan
 from tenuto.context import lint
-from tenuto.errors import ConfigurationError, InvalidInput, ModelError
+from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelError, StoreError
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
@@ -42,6 +42,8 @@ async def decide(holder: Holder) -> None:
     except (ModelError, ConfigurationError) as error:
         await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))
         return
+    except (LeaseLost, StoreError):
+        raise  # not the model's: of the log, which is read while it thinks
     except Exception as error:  # noqa: BLE001 - a user's own Model may raise anything; it fails the step
         logger.exception("thread %s: the model raised what it may not", holder.thread_id)
         await holder.append(ModelFailed(state.step + 1, error_text(error)))

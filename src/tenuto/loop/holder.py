@@ -136,6 +136,14 @@ class Holder:
         while self._finished:
             await self.append(*self.take_finished())
 
+    async def record_ended(self) -> None:
+        """Record the calls that ended, of those in the log: a reply's own append may have been cut short."""
+        for entry in await self.store.read(self.thread_id, self.state.head_seq):
+            apply(self.state, entry)
+        in_log = {call.id for call in self.state.open}
+        self._finished = [event for event in self._finished if getattr(event, "call_id", "") in in_log]
+        await self.absorb()
+
     async def append(self, *events: Event, conditional: bool = False) -> bool:
         """Append and apply. `conditional`: only if nobody else appended since our state.
 
