@@ -283,7 +283,7 @@ def already_decided(interrupt: InterruptRow) -> AlreadyDecided:
     """The conflict that says who decided what, and when."""
     by = f" by {interrupt.by}" if interrupt.by else ""
     return AlreadyDecided(
-        f"interrupt {interrupt.id} was decided already: {interrupt.outcome}{by}",
+        f"{interrupt.kind} {interrupt.id} is decided already: {interrupt.outcome}{by}",
         interrupt_id=interrupt.id,
         outcome=interrupt.outcome,
         by=interrupt.by,
