@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import sys
 import threading
@@ -39,13 +38,12 @@ class HandlerCoroutine(WorkNode, Generic[R]):
     reusable: bool = True  # every handler is; kept because programs set it
 
     _flow_function: HandlerFunction | None = None
-    _flow_call: tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]] = ((), (), {})
+    _flow_before: tuple[Any, ...] = ()  # the object or class of a method
+    _flow_arguments: tuple[Any, ...] = ()
+    _flow_named: dict[str, Any] | None = None
     _flow_tasks: dict[asyncio.Task[Any], HandlerCoroutine[Any]] | None = None  # where its task is kept
     _flow_given: Coroutine[Any, Any, R] | None = None
     _flow_waiting: list[asyncio.Future[R]] | None = None
-
-    def __init__(self) -> None:
-        """An empty call; `coro` may be set by hand."""
 
     @property
     def coro(self) -> Coroutine[Any, Any, R] | None:
@@ -53,15 +51,18 @@ class HandlerCoroutine(WorkNode, Generic[R]):
         if self._flow_given is not None:
             given, self._flow_given = self._flow_given, None
             return given
-        if self._flow_function is None:
-            return None
-        before, arguments, named = self._flow_call
-        made: Coroutine[Any, Any, R] = self._flow_function._function(*before, self, *arguments, **named)
-        return made
+        return self._make()
 
     @coro.setter
     def coro(self, coro: Coroutine[Any, Any, R] | None) -> None:
         self._flow_given = coro
+
+    def _make(self) -> Coroutine[Any, Any, R] | None:
+        if self._flow_function is None:
+            return None
+        function, named = self._flow_function._function, self._flow_named or {}
+        made: Coroutine[Any, Any, R] = function(*self._flow_before, self, *self._flow_arguments, **named)
+        return made
 
     def _tell_end(self) -> CallbackType:
         return "at_handler_end"
@@ -169,11 +170,11 @@ def begin(node: WorkNode, run: int = 1) -> None:
     """Make a node ready for a run, the first or another one."""
     node._state = "PENDING"
     node._flow_alive = True
+    node._children[id(node)] = node
     again = node._flow_run != 0
     node._flow_run = run
     if not again:
         return
-    node._children.append(node)
     node._flow_ending = NOT_ENDING
     node._flow_failed_by_child = False
     node._flow_since = node._flow_until = None
@@ -187,16 +188,18 @@ async def run_handler(
     run = handler._flow_run
     cancelled = failed = False
     result: Any = None
+    task: asyncio.Task[Any] | None = None
     try:
         try:
             await BARRIER
+            task = handler._flow_task
             CURRENT.set(handler)
             if handler._flow_alive:
                 handler._state = "ACTIVE"
             handler._flow_since = time.monotonic()
             if handler._callback is not None:
                 await tell(handler, "at_handler_start")
-            coroutine = handler.coro
+            coroutine = handler.coro if handler._flow_given is not None else handler._make()
             if coroutine is None:
                 raise NotHandlerError(f"{handler!r} has no coroutine to run")  # noqa: TRY301 - fails the node
             result = await coroutine
@@ -224,10 +227,20 @@ async def run_handler(
             await go_on(telling)
         return result
     finally:
-        with contextlib.suppress(RuntimeError):  # without a loop, the tasks are gone with it
-            tasks.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # no task is no key
-        if handler._commander is not None:
-            handler._commander._check_idle()  # it may be the last one, under a node outside of the tree
+        if task is None:  # closed before its first step
+            task = _this_task()
+        if task is not None:
+            tasks.pop(task, None)
+        commander = handler._commander
+        if commander is not None and not commander._children:
+            commander._check_idle()  # it may be the last one, under a node outside of the tree
+
+
+def _this_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None  # the loop is gone, and its tasks with it
 
 
 async def tell_failure(node: WorkNode, run: int, error: BaseException) -> bool:
@@ -256,16 +269,17 @@ class HandlerFunction:
     def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         update_wrapper(self, function)
         self._function = function
+        self._in_class = "." in function.__qualname__
         self._is_method = False
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._is_method = True
+        self._in_class = self._is_method = True
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self._call_bound, instance)
 
     def __call__(self, *arguments: Any, **named: Any) -> HandlerCoroutine[Any]:
-        if arguments and (self._is_method or self._is_classmethod_of(arguments[0])):
+        if self._in_class and arguments and (self._is_method or self._is_classmethod_of(arguments[0])):
             return self._call_bound(*arguments, **named)
         return self._node((), arguments, named)
 
@@ -285,7 +299,12 @@ class HandlerFunction:
     ) -> HandlerCoroutine[Any]:
         node: HandlerCoroutine[Any] = HandlerCoroutine()
         node._flow_function = self
-        node._flow_call = (before, arguments, named)
+        if before:
+            node._flow_before = before
+        if arguments:
+            node._flow_arguments = arguments
+        if named:
+            node._flow_named = named
         # Wrong arguments are a TypeError here, where the call is, and not later.
         self._function(*before, node, *arguments, **named).close()
         for value in (*arguments, *named.values()):

@@ -36,6 +36,8 @@ NOT_ENDING, TELLING, TOLD = range(3)
 class Children(dict[int, "TaskNode"]):
     """The children of a node, in order, by identity; reads like a list, and removes in constant time."""
 
+    __slots__ = ()
+
     def append(self, node: TaskNode) -> None:
         self[id(node)] = node
 
@@ -91,13 +93,10 @@ class TaskNode:
     _flow_watchers: list[Callable[[], None]] | None = None  # called once, when the node has ended
 
     def __new__(cls, *_arguments: Any, **_named: Any) -> Self:
-        node = super().__new__(cls)
+        node = object.__new__(cls)
         node._children = children = Children()
         children[id(node)] = node
         return node
-
-    def __init__(self) -> None:
-        pass
 
     def add_child(self, child: TaskNode) -> None:
         """Link a node under this one and mark it active. Does not run it; see `put_job`, `call_handler`."""
@@ -265,7 +264,7 @@ def advance(node: TaskNode) -> TaskNode | None:
             node._state = "COMPLETED"
         node._flow_alive = False
         node._flow_until = time.monotonic()
-        if is_node(parent):
+        if isinstance(parent, TaskNode):
             parent._children.pop(id(node), None)
             if failed and parent.fails_with_children and parent._state == "ACTIVE":
                 parent._state = "EXCEPTION"
@@ -273,7 +272,7 @@ def advance(node: TaskNode) -> TaskNode | None:
                 parent._flow_failed_by_child = True
         if node._flow_watchers is not None:
             call_watchers(node)
-        if not is_node(parent):
+        if not isinstance(parent, TaskNode):
             return None
         node = parent
     return None

@@ -186,11 +186,13 @@ class Scheduler(TaskNode):
     def _attach(self, node: TaskNode, parent: TaskNode) -> None:
         """Link under the parent; under its nearest living ancestor, if it has ended meanwhile."""
         place = parent
-        while not place._flow_root and has_ended(place):
+        while not place._flow_alive and not place._flow_root and has_ended(place):
             place = place._parent if is_node(place._parent) else self
-        place._children.append(node)
+        place._children[id(node)] = node
         node._parent = place
-        if node._id is None or (node._commander is not self and isinstance(node._id, int)):
+        if node._commander is self:
+            return
+        if node._id is None or isinstance(node._id, int):
             self._ids += 1
             node._id = self._ids
         node._commander = self  # type: ignore[assignment]  # the commander is the only scheduler
@@ -204,8 +206,8 @@ class Scheduler(TaskNode):
         self._attach(node, parent)
         self._runs += 1
         begin(node, self._runs)
-        if isinstance(node, Job):
-            self._queue.append((node, self._runs))
+        if node._flow_job:
+            self._queue.append((node, self._runs))  # type: ignore[arg-type]  # a Job, as the flag says
             if self._wake is not None:
                 self._wake_worker()
             return
@@ -213,7 +215,7 @@ class Scheduler(TaskNode):
         if callback is not None and callback.at_commander_end:
             self._at_commander_end.append(callback)
         assert self._event_loop is not None
-        start_task(node, self._event_loop, self._handler_tasks)
+        start_task(node, self._event_loop, self._handler_tasks)  # type: ignore[arg-type]  # a handler
 
     def _repeat(self, node: Job | HandlerCoroutine[Any], parent: TaskNode) -> None:
         """Run a node once more when its present run has ended. CycleError if it would wait for itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from typing import Any
 
 from tenuto.splitter.core import CallFinished, Piece, Splitter, UserText
@@ -54,7 +54,7 @@ class _Channel:
 
 
 def _field(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    return holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
 
 
 def _text_of(content: Any) -> str:
@@ -65,13 +65,17 @@ def _text_of(content: Any) -> str:
 
 
 def _feed_call(splitter: Splitter, call: Any, function: Any) -> list[Piece]:
-    arguments = _field(function, "arguments")
+    if isinstance(call, dict):
+        index, call_id = call.get("index"), call.get("id")
+    else:
+        index, call_id = getattr(call, "index", None), getattr(call, "id", None)
+    if isinstance(function, dict):
+        name, arguments = function.get("name"), function.get("arguments")
+    else:
+        name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
     if arguments is not None and not isinstance(arguments, str):
         arguments = json.dumps(arguments)
-    index = _field(call, "index")
-    return splitter.feed_call(
-        index if isinstance(index, int) else None, _field(call, "id"), _field(function, "name"), arguments
-    )
+    return splitter.feed_call(index if isinstance(index, int) else None, call_id, name, arguments)
 
 
 def _feed_chunk(splitter: Splitter, chunk: Any) -> list[Piece]:
@@ -81,10 +85,16 @@ def _feed_chunk(splitter: Splitter, chunk: Any) -> list[Piece]:
         if _field(choice, "index"):
             continue  # a second answer to the same question
         delta = _field(choice, "delta")
-        pieces.extend(splitter.feed_text(_text_of(_field(delta, "content"))))
-        for call in _field(delta, "tool_calls") or ():
+        if isinstance(delta, dict):
+            content, calls, legacy = delta.get("content"), delta.get("tool_calls"), delta.get("function_call")
+        else:
+            content = getattr(delta, "content", None)
+            calls = getattr(delta, "tool_calls", None)
+            legacy = getattr(delta, "function_call", None)
+        if content:
+            pieces.extend(splitter.feed_text(_text_of(content)))
+        for call in calls or ():
             pieces.extend(_feed_call(splitter, call, _field(call, "function")))
-        legacy = _field(delta, "function_call")
         if legacy:
             pieces.extend(_feed_call(splitter, None, legacy))
         if _field(choice, "finish_reason"):
