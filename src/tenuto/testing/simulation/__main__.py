@@ -1,0 +1,48 @@
+"""`python -m tenuto.testing.simulation --seeds N [--seed K] [--verbose]`."""
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+
+from tenuto.testing.simulation import BrokenPromise, Figures, World
+
+
+def main() -> int:
+    """Run seeds; 1 when a promise broke in any of them."""
+    parser = argparse.ArgumentParser(prog="./dev simulate", description="Run the deterministic simulation.")
+    parser.add_argument("--seeds", type=int, help="how many; 1000 if not said")
+    parser.add_argument("--seed", type=int, help="the first one; without --seeds the only one")
+    parser.add_argument("--verbose", action="store_true", help="print the whole trace of each seed")
+    options = parser.parse_args()
+    first = options.seed or 0
+    count = options.seeds or (1000 if options.seed is None else 1)
+    total, broken, started = Figures(), 0, time.perf_counter()
+    for number, seed in enumerate(range(first, first + count), 1):
+        world = World(seed)
+        try:
+            world.run()
+        except BrokenPromise as error:
+            broken += 1
+            total.doubles += error.promise.startswith("2")
+            total.losses += error.promise.startswith(("1", "no message"))
+            write(f"{error}\n{''.join(error.__notes__)}\n  again: ./dev simulate --seed {seed} --verbose\n")
+            total.seeds += 1
+        else:
+            total.add(world.figures)
+        if options.verbose:
+            write("\n".join(world.lines()))
+        if number % 500 == 0 or number == count:
+            seconds = time.perf_counter() - started
+            figures = ", ".join(f"{value} {name}" for name, value in asdict(total).items())
+            write(f"{figures}; {broken} broken; {number / seconds:.0f} seeds/s")
+    return 1 if broken else 0
+
+
+def write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
