@@ -1,6 +1,7 @@
 """Ends, cancellation and handlers that must not hang. Every test here ends within five seconds."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -291,3 +292,26 @@ def test_a_commander_that_does_not_run_refuses_jobs() -> None:
         commander.call_handler_threadsafe("x")  # type: ignore[arg-type]  # that is the point
     with pytest.raises(TypeError):
         Callback(at_job_begin=[])  # type: ignore[call-arg]  # that is the point
+
+
+@pytest.mark.parametrize("moment", ["at_job_start", "at_job_end"])
+def test_a_callback_that_never_returns_does_not_hold_the_exit(moment: Any) -> None:
+    entered = threading.Event()
+
+    async def forever() -> None:
+        entered.set()
+        await asyncio.sleep(60)
+
+    job = Note("job", [])
+    job.add_callback_functions(moment, {"function": forever})
+    commander = silent(exit_grace_seconds=0.1)
+    runner = threading.Thread(target=commander.run, args=(job,))
+    runner.start()
+    entered.wait()
+    commander.exit()
+    runner.join(4)
+    assert not runner.is_alive()
+    assert commander.is_empty()
+    notes: list[str] = []
+    commander.run(Note("again", notes), auto_exit=True)
+    assert notes == ["again"]

@@ -129,7 +129,7 @@ class Lifecycle(Scheduler):
             await asyncio.wait({worker, self._stop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._shut_down(worker)
-        if not worker.cancelled():
+        if worker.done() and not worker.cancelled():
             worker.result()
 
     async def _shut_down(self, worker: asyncio.Task[None]) -> None:
@@ -160,6 +160,7 @@ class Lifecycle(Scheduler):
             self._children.extend(waiting.values())
             for task in self._unfinished():
                 task.cancel()
+            await self._settle()
         for job in waiting.values():
             call_watchers(job)
         self._over = True
