@@ -12,7 +12,6 @@ import asyncio
 import importlib
 import json
 import subprocess
-import os
 import sys
 import time
 import venv

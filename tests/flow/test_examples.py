@@ -21,7 +21,7 @@ async def run(
 ) -> tuple[int | None, str, str]:
     """Exit code, standard output, standard error."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PROVIDER_")}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "PYTHONIOENCODING": "utf-8"}
     if provider:
         environment |= {"PROVIDER_URL": provider, "PROVIDER_MODEL": "offline", "PROVIDER_API_KEY": "none"}
     process = await asyncio.create_subprocess_exec(
