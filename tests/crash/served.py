@@ -42,7 +42,9 @@ def at_host(name: str, parameters: dict[str, Any], description: str = "", **opti
     shown = [inspect.Parameter(each, by_name, annotation=kind) for each, kind in parameters.items()]
     context = inspect.Parameter("context", by_name, annotation=ToolContext)
     function.__signature__ = inspect.Signature([*shown, context])  # type: ignore[attr-defined]  # it is looked up
-    return tool(name=name, description=description, timeout=TOOL_SECONDS, **options)(function)
+    if options["effect"] != "read":
+        options["timeout"] = TOOL_SECONDS
+    return tool(name=name, description=description, **options)(function)
 
 
 def desk() -> Agent:
