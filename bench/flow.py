@@ -164,8 +164,8 @@ def agere_python() -> Path | None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
         (ENVIRONMENT / "complete").touch()
     except (OSError, subprocess.SubprocessError) as error:
-        reason = getattr(error, "stderr", None) or str(error)
-        print(f"agere 0.2.0 cannot be installed, so Tenuto is measured alone: {reason.strip()}")
+        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        print(f"agere 0.2.0 cannot be installed, so Tenuto is measured alone: {reason}")
         return None
     return python
 
