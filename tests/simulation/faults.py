@@ -178,7 +178,7 @@ def the_lease_is_not_checked_before_a_dispatch(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Holder, "check_lease", lambda self: None)
 
 
-@within(300)
+@within(600)
 def a_lost_lease_counts_as_renewed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holder, "lose", lambda self: self.renewed(self.around.clock.monotonic(), 0))
 

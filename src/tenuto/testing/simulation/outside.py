@@ -21,7 +21,9 @@ from tenuto.tools import DidNotHappen, Happened, Tool, ToolContext, Unknown, ask
 if TYPE_CHECKING:
     from tenuto.testing.simulation.process import Process
 
+# Shorter than a lease, and longer.
 TIMEOUT_SECONDS = 4.0
+LONG_SECONDS = 12.0
 EXPIRES_SECONDS = 15.0
 MOST_STEPS = 4
 
@@ -70,7 +72,8 @@ async def _run(made: Tool, n: int, context: ToolContext) -> str:
     world.auditor.dispatched(process, made, n, context)
     outcome = world.draw_tool()
     world.note(process.name, made.name, context.call_id, n, context.attempt, outcome)
-    await asyncio.sleep(world.random.choice(DELAYS))
+    slow = made.timeout_ms > TIMEOUT_SECONDS * 1000
+    await asyncio.sleep(world.random.choice((*DELAYS, 7.0, 7.0) if slow else DELAYS))
     await process.gate(f"before the effect of {made.name}", 5.0)
     if outcome == "not done":
         raise NotDone("refused")
@@ -81,6 +84,8 @@ async def _run(made: Tool, n: int, context: ToolContext) -> str:
     if made.effect != "read":
         if max(process.now_ms(), world.latest_ms) >= context.deadline_ms:
             raise NotDone("too late")
+        told = context.thread_id not in process.leases
+        world.auditor.check(not told, "fencing", f"{made.name} goes on though its lease is known to be lost")
         world.figures.effects += 1
         world.ledger.write(context, n, made.effect == "idempotent", process.name)
         world.note(process.name, "EFFECT", made.name, context.thread_id, context.call_id, context.attempt)
@@ -121,12 +126,12 @@ def instruct(state: ThreadState) -> str:
 TOOLS = (
     make_tool("look", "read"),
     make_tool("look_asked", "read", approval=True),
-    make_tool("put", "idempotent"),
+    make_tool("put", "idempotent", timeout=LONG_SECONDS),
     make_tool("put_asked", "idempotent", approval=True),
     make_tool("pay", "once", approval=True),
     make_tool("pay_checked", "once", approval=True, verify=verify),
-    make_tool("poke", "once"),
-    make_tool("poke_checked", "once", verify=verify),
+    make_tool("poke", "once", timeout=LONG_SECONDS),
+    make_tool("poke_checked", "once", timeout=LONG_SECONDS, verify=verify),
     wait_until,
     ask_person,
 )

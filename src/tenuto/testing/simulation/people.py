@@ -1,11 +1,13 @@
 """What people, operators and the weather do: first whatever the seed says, then all that it takes to end."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from tenuto.errors import AlreadyDecided, Conflict, InvalidInput, Stale, TenutoError, UnknownAgent
+from tenuto.errors import AlreadyDecided, Conflict, InvalidInput, TenutoError, UnknownAgent
+from tenuto.events import Entry
 from tenuto.store.base import InterruptRow
-from tenuto.testing.simulation.process import InjectedError, Process
+from tenuto.testing.simulation.process import InjectedError, Process, at_once
+from tenuto.testing.simulation.schedule import Loop
 
 if TYPE_CHECKING:
     from tenuto.testing.simulation.world import World
@@ -16,6 +18,7 @@ DEEDS = (
     ("cancel", 0.4),
     ("extend", 0.7),
     ("drive", 0.7),
+    ("follow", 0.4),
     ("restart", 1.0),
     ("deploy", 0.4),
     ("jump", 0.8),
@@ -23,6 +26,7 @@ DEEDS = (
     ("kill", 0.5),
 )
 STEPS = 45
+APPROVAL_VERBS = (*("approve",) * 4, "reject", "edit", "edit")
 
 
 class People:
@@ -62,7 +66,7 @@ class People:
                 if thread_id not in world.auditor.threads:
                     self._start(thread_id)
                 elif world.look(thread_id).status in ("halted", "failed"):
-                    self._extend()
+                    self._extend(thread_id)
             for row in self._pending():
                 self._decide_one(row)
             if not self.left():
@@ -75,7 +79,7 @@ class People:
         left = [f"{row.id} is {row.status}" for row in rows if row.status not in ("completed", "cancelled")]
         left += [f"{row.id} is held" for row in rows if row.lease_owner or row.ready_at_ms is not None]
         # Somebody may still be frozen with a decision or a message in hand.
-        left += ["an act" for task in self._tasks if not (task.done() or _loop(task).dead)]
+        left += ["an act" for task in self._tasks if not (task.done() or cast(Loop, task.get_loop()).dead)]
         return left + ["a start"] * (len(self.threads) - len(rows))
 
     # -- deeds ---------------------------------------------------------------------------------------
@@ -145,21 +149,30 @@ class People:
         if thread_id := thread_id or self._started():
             self._by("cancel", lambda process: process.runtime.cancel(thread_id, by="ana"))
 
-    def _extend(self) -> None:
-        for thread_id in self.threads:
-            row = self.world.look(thread_id) if thread_id in self.world.auditor.threads else None
-            if row is not None and row.status in ("halted", "failed"):
-                self._by("extend", _extension(thread_id))
+    def _extend(self, thread_id: str | None = None) -> None:
+        if thread_id := thread_id or self._started():
+            self._by("extend", lambda process: process.runtime.extend(thread_id, by="ana", steps=2))
 
     def _drive(self) -> None:
         if thread_id := self._started():
             self._by("drive", lambda process: process.runtime.drive(thread_id))
 
+    def _follow(self) -> None:
+        if not (thread_id := self._started()):
+            return
+
+        async def act(process: Process) -> None:
+            followed = [
+                one async for one in process.runtime.follow(thread_id, rest=True) if isinstance(one, Entry)
+            ]
+            seen = self.world.auditor.threads[thread_id].entries[: len(followed)]
+            self.world.auditor.check(followed == seen, "1 log", f"a follower saw {followed}")
+
+        self._by("follow", act)
+
     # -- decisions -----------------------------------------------------------------------------------
 
     def _pending(self) -> list[InterruptRow]:
-        from tenuto.testing.simulation.world import at_once
-
         rows: list[InterruptRow] = at_once(self.world.store.interrupts())
         return rows
 
@@ -175,23 +188,33 @@ class People:
         if verb is None:
             return
         decision: dict[str, Any] = {"digest": row.digest or None}
-        refused: tuple[type[Exception], ...] = ()
+        wrong = False
         if verb == "answer":
             decision["answer"] = f"answer {self._text()}"
         elif verb == "edit":
             decision["arguments"] = {"n": self.random.randint(1, 10**6)}
             if self.random.random() < 0.2:
-                decision["arguments"], refused = {"n": "many"}, (InvalidInput,)
-        if not refused and row.digest and self.random.random() < 0.1 and not self.world.calm:
-            decision["digest"], refused = "0" * 32, (Stale,)
-        by = self._text()
+                decision["arguments"], wrong = {"n": "many"}, True
+        if row.digest and self.random.random() < 0.1 and not self.world.calm:
+            decision["digest"], wrong = "0" * 32, True
+        by, check = self._text(), self.world.auditor.check
+        thread = self.world.auditor.threads[row.thread_id]
 
         async def act(process: Process) -> None:
-            await process.runtime.resolve(row.id, verb, by=by, **decision)
+            try:
+                await process.runtime.resolve(row.id, verb, by=by, **decision)
+            except (Conflict, InvalidInput) as error:
+                decided = thread.decided.get(row.id)
+                check(
+                    decided is None or decided.by != by, "2 one decision", f"{by} counts, and heard {error}"
+                )
+                if isinstance(error, AlreadyDecided):
+                    told = decided is not None and (error.outcome, error.by) == (decided.outcome, decided.by)
+                    check(told, "2 one decision", f"{by} heard {error}; it is {decided}")
+                raise
             self.world.figures.decisions += 1
-            self.world.auditor.check(not refused, "3 approval", f"{verb} with {decision} was accepted")
-            decided = self.world.auditor.threads[row.thread_id].decided.get(row.id)
-            self._holds(decided is not None and decided.by == by, f"{verb} by {by}")
+            check(not wrong, "3 approval", f"{verb} with {decision} was accepted")
+            self._holds(row.id in thread.decided and thread.decided[row.id].by == by, f"{verb} by {by}")
 
         self._by(f"{verb} {row.name} {row.call_id}", act)
 
@@ -199,11 +222,7 @@ class People:
         if row.kind == "question":
             return "answer"
         if row.kind == "approval":
-            return (
-                "approve"
-                if self.world.calm
-                else self.random.choice(("approve",) * 4 + ("reject", "edit", "edit"))
-            )
+            return "approve" if self.world.calm else self.random.choice(APPROVAL_VERBS)
         seen = self.world.auditor.threads[row.thread_id].calls[row.call_id]
         if self.random.random() < self.world.faults.lies:
             seen.misled = True
@@ -226,7 +245,7 @@ class People:
         self._restart()
 
     def _jump(self) -> None:
-        if self.random.random() < self.world.faults.jumps * 5:
+        if self.random.random() < self.world.faults.jumps:
             jump_ms = self.random.choice((-3000, -500, 500, 6000, 20000))
             self.world.jumped_ms += jump_ms
             self.world.figures.jumps += 1
@@ -245,11 +264,3 @@ class People:
         for process in self.world.processes:
             if process.loop.dead and self.random.random() < 0.5:
                 self.world.bury(process)
-
-
-def _extension(thread_id: str) -> Any:
-    return lambda process: process.runtime.extend(thread_id, by="ana", steps=2)
-
-
-def _loop(task: asyncio.Task[None]) -> Any:
-    return task.get_loop()

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.agent import Agent
@@ -35,7 +35,13 @@ class Process:
         self.callbacks: list[Callable[[list[Change]], None]] = []
         self.leases: dict[str, float] = {}
         self.leaving = asyncio.Event()
-        settings = Settings(lease_seconds=LEASE_SECONDS, grace_seconds=1.0)
+        # Some have no place for a second thread; some only drive, as a command line does.
+        settings = Settings(
+            worker=world.calm or world.random.random() < 0.85,
+            concurrency=world.random.choice((1, 2, 100)),
+            lease_seconds=LEASE_SECONDS,
+            grace_seconds=1.0,
+        )
         self.runtime = Runtime(
             agents, cast(Store, GatedStore(self)), model=model, clock=self, settings=settings
         )
@@ -123,7 +129,7 @@ class Process:
         await self.gate(f"after {verb}", 3.0 if writes else 0.2)
         if refusal is not None:
             raise refusal
-        self._hold(verb, asked_at, outcome)
+        self._hold(verb, asked_at, args, outcome)
         return outcome
 
     def _told(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[object]:
@@ -133,7 +139,7 @@ class Process:
         }
         return [*(args if verb not in ("put_blobs", "claim") else ()), kept or ""]
 
-    def _hold(self, verb: str, asked_at: float, outcome: Any) -> None:
+    def _hold(self, verb: str, asked_at: float, args: tuple[Any, ...], outcome: Any) -> None:
         """Until when this process may believe that it has a thread."""
         match outcome:
             case Claimed(claims):
@@ -142,6 +148,9 @@ class Process:
                 held = [outcome.thread_id]
             case dict() if verb == "renew":
                 held = list(outcome)
+                for claim in args[1]:
+                    if self.world.auditor.threads[claim.thread_id].holder != self.name:
+                        self.leases.pop(claim.thread_id, None)
             case _:
                 return
         for thread_id in held:
@@ -176,3 +185,12 @@ class GatedStore:
     def on_change(self, callback: Callable[[list[Change]], None]) -> Callable[[], None]:
         self._process.callbacks.append(callback)
         return lambda: self._process.callbacks.remove(callback)
+
+
+def at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing, as all of an inline store do."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waited")

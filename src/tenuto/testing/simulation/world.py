@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import logging
 import uuid
-from collections.abc import Coroutine
 from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
@@ -16,7 +15,7 @@ from tenuto.store.sqlite import SQLiteStore
 from tenuto.testing.simulation.auditor import Auditor
 from tenuto.testing.simulation.outside import AGENTS, Ledger, Provider
 from tenuto.testing.simulation.people import People
-from tenuto.testing.simulation.process import InjectedError, Process
+from tenuto.testing.simulation.process import InjectedError, Process, at_once
 from tenuto.testing.simulation.schedule import Loop, Schedule
 
 START_MS = 1_700_000_000_000
@@ -57,7 +56,7 @@ class Faults:
         self.tools = random.choice((0.1, 0.5))
         self.model_errors = random.choice((0.0, 0.04))
         self.skew_ms = random.choice((0, 0, 300))
-        self.jumps = random.choice((0.0, 0.1))
+        self.jumps = random.choice((0.0, 0.5))
         self.lies = random.choice((0.0, 0.0, 0.3))
 
     def stop(self) -> None:
@@ -273,15 +272,6 @@ def shown(fact: object) -> str:
     if isinstance(fact, tuple) and not hasattr(fact, "_fields"):
         return " ".join(map(shown, fact))
     return encode(fact).decode() if isinstance(fact, Event) else str(fact)
-
-
-def at_once(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that waits for nothing, as all of an inline store do."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("it waited")
 
 
 def simulate(seed: int) -> World:
