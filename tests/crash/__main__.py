@@ -60,7 +60,7 @@ def play(options: argparse.Namespace) -> bool:
             place / "careless", "retail-batched", "retail-careless", range(115), options.kills, options.seed
         )
         found = len(asyncio.run(work).wrong)
-        say(f"writes declared idempotent, which they are not: the audit finds {found} tasks gone wrong")
+        say(f"writes declared idempotent, which they are not: the audit finds {found} faults")
         if not found:
             total.wrong.append("the audit does not find effects that happen twice")
     say(f"in all: {total}")
