@@ -20,6 +20,7 @@ from tenuto.tools import Tool
 Instructions = str | Callable[[ThreadState], str]
 Render = Callable[[ThreadState], list[Message]]
 
+TO_USER = "to_user"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -33,8 +34,10 @@ class Agent:
     and tool time, not waiting). `max_consecutive_errors` failed calls in a row raise a question to a person,
     which expires after `question_expires_after` seconds.
     `on_message_while_waiting="withdraw"` takes pending approvals back when a new message comes in.
-    `render` replaces how the history is shown to the model; what it returns is mended where a provider
-    would refuse it. `parameters` go into the request as they are (temperature, …).
+    With `to_user` each tool takes one more argument of that name: text for the user, which streams before
+    the call's arguments are complete and becomes part of the reply's text. `render` replaces how the history
+    is shown to the model; what it returns is mended where a provider would refuse it. `parameters` go into
+    the request as they are (temperature, …).
 
     Raises `ConfigurationError` at once for a bad name, a duplicate tool or a negative limit.
     """
@@ -50,6 +53,7 @@ class Agent:
     max_consecutive_errors: int = field(default=limits.MAX_CONSECUTIVE_ERRORS, kw_only=True)
     on_message_while_waiting: OnMessage = field(default="queue", kw_only=True)
     question_expires_after: float = field(default=limits.EXPIRES_AFTER_SECONDS, kw_only=True)
+    to_user: bool = field(default=False, kw_only=True)
     parameters: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     render: Render | None = field(default=None, kw_only=True)
 
@@ -92,7 +96,7 @@ class Agent:
     @cached_property
     def schemas(self) -> tuple[ToolSchema, ...]:
         """What the model is told of the tools. Raises `ConfigurationError` for one that cannot be built."""
-        return tuple(entry.schema for entry in self.tools)
+        return tuple(_with_to_user(entry.schema) if self.to_user else entry.schema for entry in self.tools)
 
     @cached_property
     def limits(self) -> Limits:
@@ -128,12 +132,25 @@ class Agent:
             self.limits,
             self.policy,
             dict(self.parameters),
+            self.to_user,
         )
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:32]
 
     def instruct(self, state: ThreadState) -> str:
         """The system prompt for this state."""
         return self.instructions if isinstance(self.instructions, str) else self.instructions(state)
+
+
+def _with_to_user(schema: ToolSchema) -> ToolSchema:
+    """The tool as a model is told of it that may talk while it calls; first, to be written first."""
+    properties = schema.parameters.get("properties", {})
+    if TO_USER in properties:
+        raise ConfigurationError(
+            f"tool {schema.name} has an argument {TO_USER!r} of its own; the agent adds one"
+        )
+    about = {"type": "string", "description": "What to tell the user now, while this runs. Optional."}
+    parameters = {**schema.parameters, "properties": {TO_USER: about, **properties}}
+    return ToolSchema(schema.name, schema.description, parameters)
 
 
 def _named(given: object) -> str:

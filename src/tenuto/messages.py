@@ -106,6 +106,14 @@ class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning_delta", tag_fie
     text: str
 
 
+class CallDelta(msgspec.Struct, frozen=True, tag="call_delta", tag_field="type"):
+    """More of the arguments of the reply's call number `index` (from 0); `name` is "" until it is known."""
+
+    index: int
+    name: str
+    arguments: str
+
+
 class AttemptFailed(msgspec.Struct, frozen=True, tag="attempt_failed", tag_field="type"):
     """An attempt broke and will be tried again: what was shown of this reply so far is void."""
 
@@ -121,7 +129,7 @@ class ToolProgress(msgspec.Struct, frozen=True, tag="tool_progress", tag_field="
     fraction: float | None = None
 
 
-Delta = TextDelta | ReasoningDelta | AttemptFailed
+Delta = TextDelta | ReasoningDelta | CallDelta | AttemptFailed
 
 Live = Delta | ToolProgress
 

@@ -14,7 +14,17 @@ import pytest
 
 from tenuto.errors import ConfigurationError, ModelError
 from tenuto.limits import MAX_PROVIDER_ERROR_CHARACTERS
-from tenuto.messages import AttemptFailed, CallRequest, Delta, Reply, Request, TextDelta, Usage, UserMessage
+from tenuto.messages import (
+    AttemptFailed,
+    CallDelta,
+    CallRequest,
+    Delta,
+    Reply,
+    Request,
+    TextDelta,
+    Usage,
+    UserMessage,
+)
 from tenuto.models.openai import OpenAIModel, Patience, retry_after
 from tenuto.testing import Answer, ScriptedProvider, call
 
@@ -69,7 +79,8 @@ async def test_a_streamed_reply() -> None:
             model="m",
             finish="tool_calls",
         )
-        assert it.shown == [TextDelta("Hel"), TextDelta("lo "), TextDelta("you")]
+        texts = [TextDelta("Hel"), TextDelta("lo "), TextDelta("you")]
+        assert it.shown == texts + [CallDelta(0, "f", piece) for piece in ("", '{"n', '":1', "}")]
         received = it.provider.requests[0]
         assert received.path == "/v1/chat/completions"
         assert received.headers["authorization"] == f"Bearer {KEY}"

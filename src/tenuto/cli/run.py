@@ -15,7 +15,7 @@ from tenuto.cli.terminal import complain, console, is_interactive, moment, now_m
 from tenuto.cli.view import View, asked
 from tenuto.errors import ConfigurationError, UnknownAgent
 from tenuto.events import TERMINAL, AnyEvent, CallStarted, Entry, InterruptRaised, ModelReplied, ThreadId
-from tenuto.messages import AttemptFailed, Live, ReasoningDelta, TextDelta, ToolProgress
+from tenuto.messages import AttemptFailed, CallDelta, Live, ReasoningDelta, TextDelta, ToolProgress
 from tenuto.runtime import Runtime
 from tenuto.store.base import ThreadRow
 from tenuto.stream import Replayed
@@ -160,7 +160,7 @@ class Screen:
             case Entry(seq=seq, event=event):
                 self.seq = seq
                 self._event(event)
-            case ReasoningDelta() | Replayed():
+            case ReasoningDelta() | CallDelta() | Replayed():
                 pass
 
     def _event(self, event: AnyEvent) -> None:

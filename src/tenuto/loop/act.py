@@ -147,8 +147,7 @@ def _progress(holder: Holder, call: CallState) -> Callable[[str, float | None], 
     loop = asyncio.get_running_loop()
 
     def progress(message: str, fraction: float | None) -> None:
-        if emit is not None:
-            loop.call_soon_threadsafe(emit, ToolProgress(call.id, message, fraction))
+        loop.call_soon_threadsafe(emit, ToolProgress(call.id, message, fraction))
 
     return progress
 

@@ -11,6 +11,7 @@ from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelErro
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
+from tenuto.loop.to_user import Speaker, spoken
 from tenuto.messages import Message, Reply, Request
 from tenuto.tools import clean, error_text
 
@@ -38,7 +39,8 @@ async def decide(holder: Holder) -> None:
     started = holder.around.clock.monotonic()
     try:
         model = holder.around.model_of(agent)
-        reply = await holder.ask(model.reply(request, holder.around.watch(holder.thread_id)))
+        emit = holder.around.watch(holder.thread_id)
+        reply = await holder.ask(model.reply(request, Speaker(emit) if agent.to_user else emit))
     except (ModelError, ConfigurationError) as error:
         await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))
         return
@@ -50,6 +52,8 @@ async def decide(holder: Holder) -> None:
         return
     if reply is None:
         return
+    if agent.to_user:
+        reply = spoken(reply)
     if len(reply.calls) > limits.MAX_CALLS_PER_REPLY:
         error_line = f"the reply has {len(reply.calls)} calls; at most {limits.MAX_CALLS_PER_REPLY} are taken"
         await holder.append(ModelFailed(state.step + 1, error_line))

@@ -29,7 +29,7 @@ class Surroundings:
     clock: Clock
     owner: str
     model_of: Callable[[Agent], Model]
-    watch: Callable[[ThreadId], Callable[[Live], None] | None]
+    watch: Callable[[ThreadId], Callable[[Live], None]]
     blobs: dict[str, str]
     lease_seconds: float = limits.LEASE_SECONDS
 

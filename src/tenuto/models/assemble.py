@@ -24,11 +24,11 @@ import msgspec
 
 from tenuto.errors import ModelError
 from tenuto.limits import MAX_CALLS_PER_REPLY, MAX_REPLY_BYTES
-from tenuto.messages import CallRequest, ReasoningDelta, Reply, TextDelta, Usage
+from tenuto.messages import CallDelta, CallRequest, ReasoningDelta, Reply, TextDelta, Usage
 from tenuto.models.failure import provider_failure
 from tenuto.models.wire import CallPart, Choice, Chunk, Part
 
-Shown = TextDelta | ReasoningDelta
+Shown = TextDelta | ReasoningDelta | CallDelta
 
 
 def assemble(chunks: Iterable[Chunk], done: bool = True) -> Reply:
@@ -206,6 +206,7 @@ class Assembly:
                 call.pieces.clear()
             self._count(arguments)
             call.pieces.append(arguments)
+            self._shown.append(CallDelta(self._calls.index(call), call.name, _storable(arguments)))
         if piece.extra_content:
             call.extra = {"extra_content": self._hold(piece.extra_content)}
 
