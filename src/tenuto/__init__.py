@@ -29,6 +29,7 @@ from tenuto.tools import (
     Unknown,
     Until,
     ask_person,
+    run_process,
     tool,
     wait_until,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "Until",
     "__version__",
     "ask_person",
+    "run_process",
     "tool",
     "wait_until",
 ]
