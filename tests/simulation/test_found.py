@@ -5,15 +5,16 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from tenuto import Agent, Runtime, Settings, limits, tool
+from tenuto import Agent, Runtime, Settings, ToolContext, limits, tool
 from tenuto.clock import FakeClock
 from tenuto.errors import StoreError
-from tenuto.events import Entry, Event, MessageReceived, ModelReplied, ThreadId, ThreadStarted
+from tenuto.events import CallStarted, Entry, Event, MessageReceived, ModelReplied, ThreadId, ThreadStarted
 from tenuto.messages import Request
 from tenuto.models.scripted import ScriptedModel, call
-from tenuto.store.base import Appended
+from tenuto.store.base import Appended, Change
 from tenuto.store.sqlite import SQLiteStore
 
 
@@ -119,3 +120,43 @@ async def test_a_store_that_fails_during_a_model_call_is_not_the_models_failure(
         await runtime.start("ops", "one thing", thread_id=thread)
         state = await runtime.wait(thread)
         assert (state.status, state.answer) == ("completed", "2 read")
+
+
+class _Overtaken(SQLiteStore):
+    """By the time that a start is acknowledged, the clock has jumped and another worker has tried again."""
+
+    async def append(self, thread_id: ThreadId, events: Sequence[Event], **more: Any) -> Appended:
+        done = await super().append(thread_id, events, **more)
+        if isinstance(start := events[0], CallStarted) and start.attempt == 1:
+            assert isinstance(self._clock, FakeClock)
+            self._clock.at_ms += 120_000
+            claim = await self.take("other", thread_id, lease_seconds=60)
+            assert claim is not None
+            again = msgspec.structs.replace(start, attempt=2, deadline_ms=self.now_ms() + 60_000)
+            news = await super().append(thread_id, (again,), append_id="again", epoch=claim.epoch)
+            self._announce([Change(thread_id, news.head_seq, True)])
+        return done
+
+
+async def test_an_overtaken_attempt_runs_with_its_own_number_and_deadline() -> None:
+    """So that whoever does the effect can refuse it as too late."""
+    contexts: asyncio.Queue[ToolContext] = asyncio.Queue()
+
+    @tool(effect="idempotent", timeout=60)
+    async def put(context: ToolContext) -> str:
+        contexts.put_nowait(context)
+        return "put"
+
+    clock = FakeClock()
+    runtime = Runtime(
+        [Agent("ops", tools=[put])],
+        _Overtaken(":memory:", clock=clock),
+        model=ScriptedModel([call("put")]),
+        clock=clock,
+        settings=Settings(grace_seconds=0.1),
+    )
+    first_deadline_ms = clock.now_ms() + 60_000
+    async with runtime, asyncio.timeout(10):
+        await runtime.start("ops", "put it")
+        context = await contexts.get()
+        assert (context.attempt, context.deadline_ms) == (1, first_deadline_ms)

@@ -9,6 +9,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from tenuto import limits
 from tenuto.approvals import call_digest
 from tenuto.errors import NotDone
@@ -35,7 +37,8 @@ async def act(holder: Holder, step: RunCalls) -> None:
         # A cancel or a takeover may have come in while the intent was committed.
         holder.check_lease()
         if holder.state.cancel is None:
-            holder.start(call.id, _run(holder, call))
+            # As it is now: what another holder records must not lend this attempt its number and deadline.
+            holder.start(call.id, _run(holder, msgspec.structs.replace(call)))
     for call in verify:
         holder.start(call.id, _verify(holder, call))
 
