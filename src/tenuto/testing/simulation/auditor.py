@@ -54,6 +54,7 @@ class SeenCall:
         self.waits = False
         self.cleared = 0  # the attempt of which somebody said that it did not happen
         self.misled = False  # ... who did not know, or lied
+        self.deadlines: dict[int, int] = {}  # of each attempt
         self.dispatched: set[int] = set()
         self.finished: CallFinished | None = None
 
@@ -162,6 +163,7 @@ class Auditor:
                 self.check(known, "2 once", f"{event.call_id} starts again and nobody said it did not happen")
         self.check(event.attempt == seen.attempt + 1, "log", f"{event.call_id}: attempt {event.attempt}")
         seen.attempt, seen.deadline_ms = event.attempt, event.deadline_ms
+        seen.deadlines[event.attempt] = event.deadline_ms
 
     def _raised(self, thread: SeenThread, event: InterruptRaised) -> None:
         self.check(event.id not in thread.raised, "log", f"interrupt {event.id} is there twice")
@@ -256,9 +258,8 @@ class Auditor:
             self.check(json.loads(seen.call.exact)["n"] == n, "3 approval", f"{n} is not what was asked for")
         if tool.effect == "read":
             return
-        # A holder that lost the thread a moment ago may still be at its attempt, whose place is taken.
-        recorded = 0 < context.attempt <= seen.attempt
-        self.check(recorded, "2 once", f"{tool.name} runs before its start is recorded")
+        recorded = seen.deadlines.get(context.attempt) == context.deadline_ms
+        self.check(recorded, "2 once", f"attempt {context.attempt} of {tool.name} is not the one recorded")
         again = context.attempt in seen.dispatched
         self.check(not again, "2 once", f"attempt {context.attempt} of {context.call_id} runs twice")
         seen.dispatched.add(context.attempt)
