@@ -1,13 +1,30 @@
 """The commands and their options. What they do is imported when they run."""
 
 import asyncio
-import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from tenuto.cli.options import (
+    AGENT_NEEDED,
+    DATABASE,
+    AgentName,
+    AsJson,
+    By,
+    Comment,
+    Database,
+    Digest,
+    InterruptId,
+    SameDatabase,
+    Wait,
+    agent_names,
+    id_or_beginning,
+    json_arguments,
+    not_blank,
+    one_status,
+)
 
 app = typer.Typer(
     help="Tenuto runs agents durably: every fact is an event in a database that you own.",
@@ -22,107 +39,6 @@ inbox_app = typer.Typer(
     epilog="Example: tenuto inbox, then: tenuto inbox approve 3f2a",
 )
 app.add_typer(inbox_app, name="inbox")
-
-
-def _database(url: str | None) -> str | None:
-    from tenuto.errors import ConfigurationError
-    from tenuto.store import open_store
-
-    try:
-        if url is not None:
-            open_store(url)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error)) from error
-    return url
-
-
-def _agents(names: str | None) -> str | None:
-    from tenuto.cli.agents import split_names
-
-    try:
-        return names if names is None or split_names(names) else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _id(text: str | None) -> str | None:
-    from tenuto.cli.find import ID_FORM
-
-    if text is not None and not ID_FORM.fullmatch(text.lower()):
-        raise typer.BadParameter(f"{text[:60]!r} is not an id or the beginning of one")
-    return text and text.lower()
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise typer.BadParameter("is blank")
-    return text
-
-
-def _arguments(text: str) -> str:
-    """The JSON text given, or that of the file named; a JSON object in either case."""
-    try:
-        found = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
-        if isinstance(json.loads(found), dict):
-            return found
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
-    raise typer.BadParameter("is not a JSON object")
-
-
-def _status(name: str | None) -> str | None:
-    from typing import get_args
-
-    from tenuto.store.base import ThreadStatus
-
-    if name is not None and name not in get_args(ThreadStatus):
-        raise typer.BadParameter(f"{name[:60]!r} is not one of {', '.join(get_args(ThreadStatus))}")
-    return name
-
-
-def _by(name: str) -> str:
-    from tenuto.cli.run import user
-
-    return name or user()
-
-
-Database = Annotated[
-    str,
-    typer.Option(
-        envvar="TENUTO_DATABASE",
-        metavar="URL",
-        callback=_database,
-        help="Where the log is, such as sqlite:///tenuto.db.",
-    ),
-]
-SameDatabase = Annotated[
-    str | None, typer.Option("--database", metavar="URL", callback=_database, help="As before the command.")
-]
-AgentName = Annotated[
-    str | None,
-    typer.Option(
-        "--agent",
-        envvar="TENUTO_AGENT",
-        metavar="MODULE:AGENT",
-        callback=_agents,
-        help="The agents to load; else agents in [tool.tenuto] of pyproject.toml.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-InterruptId = Annotated[
-    str, typer.Argument(metavar="ID", callback=_id, help="The id in the inbox; its beginning is enough.")
-]
-By = Annotated[
-    str,
-    typer.Option(callback=_by, metavar="NAME", help="Who decides.", show_default="you"),
-]
-Comment = Annotated[str, typer.Option(help="Why; the model reads it.")]
-Digest = Annotated[str | None, typer.Option(help="Refuse unless this is the digest of the pending call.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Run the thread here if no worker is alive.")]
-DATABASE = "sqlite:///tenuto.db"
-AGENT_NEEDED = (
-    "name one as MODULE:AGENT, with --agent, TENUTO_AGENT or [tool.tenuto] agents in pyproject.toml"
-)
 
 
 @app.callback()
@@ -141,7 +57,9 @@ def run(
     agent: AgentName = None,
     thread: Annotated[
         str | None,
-        typer.Option(callback=_id, metavar="ID", help="Go on with this thread; the beginning is enough."),
+        typer.Option(
+            callback=id_or_beginning, metavar="ID", help="Go on with this thread; the beginning is enough."
+        ),
     ] = None,
     database: Database = DATABASE,
     as_json: AsJson = False,
@@ -179,7 +97,7 @@ def run(
 @app.command(epilog="Example: tenuto serve examples.orders.agent:agent --port 8000")
 def serve(
     agents: Annotated[
-        str | None, typer.Argument(metavar="MODULE:AGENT", callback=_agents, help="As --agent.")
+        str | None, typer.Argument(metavar="MODULE:AGENT", callback=agent_names, help="As --agent.")
     ] = None,
     agent: AgentName = None,
     host: Annotated[str, typer.Option(help="Beyond loopback only with tokens set.")] = "127.0.0.1",
@@ -272,7 +190,8 @@ def edit(
     context: typer.Context,
     id: InterruptId,
     arguments: Annotated[
-        str, typer.Option(callback=_arguments, metavar="JSON|@FILE", help="All arguments, as a JSON object.")
+        str,
+        typer.Option(callback=json_arguments, metavar="JSON|@FILE", help="All arguments, as a JSON object."),
     ],
     comment: Comment = "",
     by: By = "",
@@ -289,7 +208,7 @@ def edit(
 def answer(
     context: typer.Context,
     id: InterruptId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", callback=_not_blank, help="The answer.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", callback=not_blank, help="The answer.")],
     by: By = "",
     digest: Digest = None,
     agent: AgentName = None,
@@ -327,7 +246,8 @@ def review(
 @app.command(epilog="Example: tenuto show 5b1e --after 12")
 def show(
     thread: Annotated[
-        str, typer.Argument(metavar="THREAD", callback=_id, help="Its id; the beginning is enough.")
+        str,
+        typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
     ],
     after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Only events with a higher seq.")] = 0,
     as_json: AsJson = False,
@@ -350,7 +270,8 @@ def show(
 @app.command(epilog="Example: tenuto threads --status awaiting_approval")
 def threads(
     status: Annotated[
-        str | None, typer.Option(callback=_status, help="Only these, such as running or awaiting_approval.")
+        str | None,
+        typer.Option(callback=one_status, help="Only these, such as running or awaiting_approval."),
     ] = None,
     agent: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only threads of the agent of this name.")
@@ -368,7 +289,8 @@ def threads(
 @app.command(epilog="Example: tenuto verify --all --heads > heads.txt")
 def verify(
     thread: Annotated[
-        str | None, typer.Argument(metavar="THREAD", callback=_id, help="Its id; the beginning is enough.")
+        str | None,
+        typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every thread.")] = False,
     heads: Annotated[

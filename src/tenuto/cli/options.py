@@ -1,0 +1,111 @@
+"""The options that commands share, each checked when it is read: before anything is loaded or touched."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _database(url: str | None) -> str | None:
+    from tenuto.errors import ConfigurationError
+    from tenuto.store import open_store
+
+    try:
+        if url is not None:
+            open_store(url)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from error
+    return url
+
+
+def agent_names(names: str | None) -> str | None:
+    from tenuto.cli.agents import split_names
+
+    try:
+        return names if names is None or split_names(names) else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def id_or_beginning(text: str | None) -> str | None:
+    from tenuto.cli.find import ID_FORM
+
+    if text is not None and not ID_FORM.fullmatch(text.lower()):
+        raise typer.BadParameter(f"{text[:60]!r} is not an id or the beginning of one")
+    return text and text.lower()
+
+
+def not_blank(text: str) -> str:
+    if not text.strip():
+        raise typer.BadParameter("is blank")
+    return text
+
+
+def json_arguments(text: str) -> str:
+    """The JSON text given, or that of the file named; a JSON object in either case."""
+    try:
+        found = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+        if isinstance(json.loads(found), dict):
+            return found
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    raise typer.BadParameter("is not a JSON object")
+
+
+def one_status(name: str | None) -> str | None:
+    from typing import get_args
+
+    from tenuto.store.base import ThreadStatus
+
+    if name is not None and name not in get_args(ThreadStatus):
+        raise typer.BadParameter(f"{name[:60]!r} is not one of {', '.join(get_args(ThreadStatus))}")
+    return name
+
+
+def _by(name: str) -> str:
+    from tenuto.cli.run import user
+
+    return name or user()
+
+
+Database = Annotated[
+    str,
+    typer.Option(
+        envvar="TENUTO_DATABASE",
+        metavar="URL",
+        callback=_database,
+        help="Where the log is, such as sqlite:///tenuto.db.",
+    ),
+]
+SameDatabase = Annotated[
+    str | None, typer.Option("--database", metavar="URL", callback=_database, help="As before the command.")
+]
+AgentName = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        envvar="TENUTO_AGENT",
+        metavar="MODULE:AGENT",
+        callback=agent_names,
+        help="The agents to load; else agents in [tool.tenuto] of pyproject.toml.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+InterruptId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", callback=id_or_beginning, help="The id in the inbox; its beginning is enough."
+    ),
+]
+By = Annotated[
+    str,
+    typer.Option(callback=_by, metavar="NAME", help="Who decides.", show_default="you"),
+]
+Comment = Annotated[str, typer.Option(help="Why; the model reads it.")]
+Digest = Annotated[str | None, typer.Option(help="Refuse unless this is the digest of the pending call.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Run the thread here if no worker is alive.")]
+DATABASE = "sqlite:///tenuto.db"
+AGENT_NEEDED = (
+    "name one as MODULE:AGENT, with --agent, TENUTO_AGENT or [tool.tenuto] agents in pyproject.toml"
+)
