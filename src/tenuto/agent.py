@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tenuto import limits
+from tenuto.context.to_user import with_to_user
 from tenuto.errors import ConfigurationError
 from tenuto.events import Limits, OnMessage, Policy
 from tenuto.messages import Message, Model, ToolSchema
@@ -20,7 +21,6 @@ from tenuto.tools import Tool
 Instructions = str | Callable[[ThreadState], str]
 Render = Callable[[ThreadState], list[Message]]
 
-TO_USER = "to_user"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -96,7 +96,7 @@ class Agent:
     @cached_property
     def schemas(self) -> tuple[ToolSchema, ...]:
         """What the model is told of the tools. Raises `ConfigurationError` for one that cannot be built."""
-        return tuple(_with_to_user(entry.schema) if self.to_user else entry.schema for entry in self.tools)
+        return tuple(with_to_user(entry.schema) if self.to_user else entry.schema for entry in self.tools)
 
     @cached_property
     def limits(self) -> Limits:
@@ -139,18 +139,6 @@ class Agent:
     def instruct(self, state: ThreadState) -> str:
         """The system prompt for this state."""
         return self.instructions if isinstance(self.instructions, str) else self.instructions(state)
-
-
-def _with_to_user(schema: ToolSchema) -> ToolSchema:
-    """The tool as a model is told of it that may talk while it calls; first, to be written first."""
-    properties = schema.parameters.get("properties", {})
-    if TO_USER in properties:
-        raise ConfigurationError(
-            f"tool {schema.name} has an argument {TO_USER!r} of its own; the agent adds one"
-        )
-    about = {"type": "string", "description": "What to tell the user now, while this runs. Optional."}
-    parameters = {**schema.parameters, "properties": {TO_USER: about, **properties}}
-    return ToolSchema(schema.name, schema.description, parameters)
 
 
 def _named(given: object) -> str:

@@ -36,11 +36,11 @@ from tenuto.events import (
 from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
 from tenuto.store import Store, open_store
-from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
-from tenuto.store.chain import ChainReport, verify_chain
+from tenuto.store.base import InterruptRow, ThreadRow, WorkerRow, already_decided
+from tenuto.store.chain import ChainReport, verify_thread
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
-from tenuto.tools import InvalidArguments
+from tenuto.tools.text import InvalidArguments, long_text, message_text, short_text
 from tenuto.worker import Worker
 
 
@@ -167,9 +167,9 @@ class Runtime:
             raise InvalidInput(f"metadata has {size} bytes; at most {limits.MAX_METADATA_BYTES}")
         events = (
             ThreadStarted(
-                chosen.name, chosen.fingerprint, chosen.limits, chosen.policy, data, by=_name("by", by)
+                chosen.name, chosen.fingerprint, chosen.limits, chosen.policy, data, by=short_text("by", by)
             ),
-            MessageReceived(_text("message", message), by=by),
+            MessageReceived(message_text("message", message), by=by),
         )
         new_id = ThreadId(str(uuid.uuid4()) if thread_id is None else _uuid(thread_id))
         # The same start again is the same append; another one under this id is refused by the store.
@@ -183,7 +183,9 @@ class Runtime:
         """Add a message; returns its seq. Never refused for what the thread is doing: while calls are open it
         waits behind their results, and a thread that ended goes on. Raises `ThreadNotFound`, `InvalidInput`.
         """
-        event = MessageReceived(_text("message", message), _name("by", by), _name("channel", channel))
+        event = MessageReceived(
+            message_text("message", message), short_text("by", by), short_text("channel", channel)
+        )
         return await self._external(thread_id, event)
 
     async def resolve(
@@ -207,16 +209,16 @@ class Runtime:
             raise InvalidInput(f"arguments go with 'edit', not with {verb!r}")
         answer = decision.get("answer", "")
         if outcome == "answered":
-            _text("answer", answer)
+            message_text("answer", answer)
         event = InterruptResolved(
             row.id,
             outcome,
-            by=_text("by", _name("by", by)),
-            comment=_long("comment", decision.get("comment", "")),
+            by=message_text("by", short_text("by", by)),
+            comment=long_text("comment", decision.get("comment", "")),
             arguments=arguments,
             digest=digest,
-            answer=_long("answer", answer),
-            channel=_name("channel", decision.get("channel", "")),
+            answer=long_text("answer", answer),
+            channel=short_text("channel", decision.get("channel", "")),
         )
         append_id = uuid.uuid4().hex
         await again(lambda: self.store.resolve(event, append_id=append_id, digest=decision.get("digest")))
@@ -229,7 +231,7 @@ class Runtime:
         row = await self.store.thread(ThreadId(thread_id))
         if row.status in ("completed", "failed", "halted", "cancelled"):
             raise Conflict(f"thread {thread_id} has ended already: {row.status}")
-        await self._external(thread_id, CancelRequested(_name("by", by), _long("reason", reason)))
+        await self._external(thread_id, CancelRequested(short_text("by", by), long_text("reason", reason)))
 
     async def extend(self, thread_id: str, *, by: str = "", **more: Unpack["More"]) -> None:
         """Give this turn more steps, tokens, cost or seconds; a halted or failed thread goes on.
@@ -244,7 +246,7 @@ class Runtime:
         if row.status in ("completed", "cancelled"):
             raise Conflict(f"thread {thread_id} is {row.status}; send a message to go on")
         granted = Limits(given.steps, given.tokens, given.cost, given.seconds)
-        await self._external(thread_id, LimitsExtended(granted, _name("by", by)))
+        await self._external(thread_id, LimitsExtended(granted, short_text("by", by)))
 
     async def wait(self, thread_id: str, timeout: float | None = None) -> ThreadState:
         """The state once the thread rests: it ended, or waits for somebody or for a time; or as it is after
@@ -287,10 +289,7 @@ class Runtime:
 
     async def verify(self, thread_id: str) -> ChainReport:
         """Check the thread's hash chain. Raises `ThreadNotFound`."""
-        rows: list[StoredEvent] = []
-        while page := await self.store.stored(ThreadId(thread_id), rows[-1].seq if rows else 0):
-            rows += page
-        return verify_chain(ThreadId(thread_id), rows)
+        return await verify_thread(self.store, ThreadId(thread_id))
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -350,29 +349,3 @@ def _uuid(text: str) -> str:
         return str(uuid.UUID(text))
     except (ValueError, AttributeError, TypeError) as error:
         raise InvalidInput(f"thread_id {str(text)[:100]!r} is not a UUID") from error
-
-
-def _bounded(name: str, text: object, most: int) -> str:
-    if not isinstance(text, str):
-        raise InvalidInput(f"{name} is not a string")
-    if len(text) > most:
-        raise InvalidInput(f"{name} has {len(text)} characters; at most {most}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{name} has a lone surrogate at {error.start}; it is not text") from error
-    return text
-
-
-def _text(name: str, text: str) -> str:
-    if not _bounded(name, text, limits.MAX_MESSAGE_CHARACTERS).strip():
-        raise InvalidInput(f"{name} is blank; it needs some text")
-    return text
-
-
-def _long(name: str, text: str) -> str:
-    return _bounded(name, text, limits.MAX_COMMENT_CHARACTERS)
-
-
-def _name(name: str, text: str) -> str:
-    return _bounded(name, text, limits.MAX_NAME_CHARACTERS)

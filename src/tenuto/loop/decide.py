@@ -7,11 +7,11 @@ import msgspec
 from tenuto import limits
 from tenuto.approvals import plan
 from tenuto.context import lint
+from tenuto.context.to_user import Speaker, spoken
 from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelError, StoreError
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
-from tenuto.loop.to_user import Speaker, spoken
 from tenuto.messages import Message, Reply, Request
 from tenuto.tools import clean, error_text
 

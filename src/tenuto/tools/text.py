@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from tenuto import limits
 from tenuto.errors import InvalidInput
 from tenuto.limits import MAX_ARGUMENT_DEPTH, MAX_ERROR_CHARACTERS, MAX_RESULT_CHARACTERS
 
@@ -280,3 +281,36 @@ def _place(error: BaseException) -> str:
             code = frame.f_code
             return f" ({PurePath(code.co_filename).name}:{line} in {code.co_name})"
     return ""
+
+
+# -- what callers send ------------------------------------------------------------------------------
+
+
+def bounded(name: str, text: object, most: int) -> str:
+    """The text, if it is text that can be stored and not too long. Raises `InvalidInput`; so do these all."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} is not a string")
+    if len(text) > most:
+        raise InvalidInput(f"{name} has {len(text)} characters; at most {most}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{name} has a lone surrogate at {error.start}; it is not text") from error
+    return text
+
+
+def message_text(name: str, text: str) -> str:
+    """What somebody says: not blank."""
+    if not bounded(name, text, limits.MAX_MESSAGE_CHARACTERS).strip():
+        raise InvalidInput(f"{name} is blank; it needs some text")
+    return text
+
+
+def long_text(name: str, text: str) -> str:
+    """A comment, a reason, an answer."""
+    return bounded(name, text, limits.MAX_COMMENT_CHARACTERS)
+
+
+def short_text(name: str, text: str) -> str:
+    """A name."""
+    return bounded(name, text, limits.MAX_NAME_CHARACTERS)

@@ -8,9 +8,23 @@ from collections.abc import Callable
 
 import msgspec
 
-from tenuto.agent import TO_USER
-from tenuto.messages import AttemptFailed, CallDelta, Delta, Reply, TextDelta
+from tenuto.errors import ConfigurationError
+from tenuto.messages import AttemptFailed, CallDelta, Delta, Reply, TextDelta, ToolSchema
 from tenuto.splitter import CallFinished, Piece, Splitter, UserText
+
+TO_USER = "to_user"
+
+
+def with_to_user(schema: ToolSchema) -> ToolSchema:
+    """The tool as a model is told of it that may talk while it calls; first, to be written first."""
+    properties = schema.parameters.get("properties", {})
+    if TO_USER in properties:
+        raise ConfigurationError(
+            f"tool {schema.name} has an argument {TO_USER!r} of its own; the agent adds one"
+        )
+    about = {"type": "string", "description": "What to tell the user now, while this runs. Optional."}
+    parameters = {**schema.parameters, "properties": {TO_USER: about, **properties}}
+    return ToolSchema(schema.name, schema.description, parameters)
 
 
 class Speaker:

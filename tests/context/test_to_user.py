@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tenuto import Agent, ConfigurationError, Runtime, tool
+from tenuto.context.to_user import Speaker, spoken
 from tenuto.events import Entry, ModelReplied
-from tenuto.loop.to_user import Speaker, spoken
 from tenuto.messages import (
     AttemptFailed,
     CallDelta,
