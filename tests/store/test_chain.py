@@ -38,10 +38,10 @@ def test_a_whole_chain() -> None:
         ({"body": b"{}"}, "body"),
         ({"salt": bytes(16)}, "body"),
         ({"body": b"{}", "body_hash": body_hash(bytes([3]) * 16, b"{}")}, "hash"),
-        ({"at_ms": 1}, "hash"),
-        ({"type": "thread_completed"}, "hash"),
-        ({"version": 2}, "hash"),
-        ({"hash": bytes(32)}, "hash"),
+        ({"at_ms": 1}, "its hash was not"),
+        ({"type": "thread_completed"}, "its hash was not"),
+        ({"version": 2}, "its hash was not"),
+        ({"hash": bytes(32)}, "its hash was changed"),
         ({"salt": None}, "only one"),
         ({"body": None}, "only one"),
         ({"salt": None, "body": None, "body_hash": bytes(32)}, "hash"),
@@ -74,6 +74,45 @@ def test_swapped_events_are_noticed() -> None:
 
 def test_a_chain_belongs_to_its_thread() -> None:
     assert verify_chain(ThreadId("another"), chain()).first_bad_seq == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "last", "said", "not_said"),
+    [
+        ({"hash": bytes(32)}, False, "its hash was changed", "or the event"),
+        ({"at_ms": 1}, False, "its hash was not", "does not fit either"),
+        ({"at_ms": 1}, True, "or its hash was changed, or the event before it was replaced", "next"),
+        ({"hash": bytes(32)}, True, "or its hash was changed, or the event before it was replaced", "next"),
+        ({"at_ms": 1, "hash": bytes(32)}, False, "the next event does not fit either", "its hash"),
+    ],
+)
+def test_what_was_changed_is_said_as_far_as_it_can_be_told(
+    fields: dict[str, object], last: bool, said: str, not_said: str
+) -> None:
+    """As the store hands rows out: the hash of a body that is there is made of that body."""
+    rows = chain(3 if last else 5)
+    rows[2] = changed(rows[2], **fields)
+    report = verify_chain(THREAD, rows)
+    assert report.first_bad_seq == 3
+    assert said in report.reason
+    assert not_said not in report.reason
+
+
+def test_the_event_before_may_be_the_one_that_was_replaced() -> None:
+    rows = chain()
+    hashed = body_hash(bytes(16), b"{}")
+    forged = chain_hash(rows[0].hash, THREAD, 2, 1, "message_received", 1002, hashed)
+    rows[1] = changed(rows[1], salt=bytes(16), body=b"{}", body_hash=hashed, hash=forged)
+    report = verify_chain(THREAD, rows)
+    assert (report.first_bad_seq, "the event before it was replaced" in report.reason) == (3, True)
+
+
+def test_it_goes_on_from_where_it_was() -> None:
+    rows = chain()
+    rows[0] = changed(rows[0], salt=None, body=None)
+    for cut in range(6):
+        first = verify_chain(THREAD, rows[:cut])
+        assert verify_chain(THREAD, rows[cut:], first) == ChainReport(True, 5, 1, rows[-1].hash)
 
 
 def test_erased_events_still_verify() -> None:

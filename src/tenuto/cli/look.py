@@ -5,11 +5,10 @@ from typing import Any
 import msgspec
 
 from tenuto.cli.find import all_interrupts, all_threads, find_thread, opened
-from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, safe, span
+from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
 from tenuto.cli.view import View
-from tenuto.errors import StoreError
 from tenuto.events import Entry, ThreadId
-from tenuto.runtime import Runtime
+from tenuto.store.chain import ChainReport, verify_thread
 
 SHORT_ID = 8
 
@@ -79,33 +78,28 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 async def verify(database: str, thread: str | None, heads: bool) -> int:
     """Check one thread's hash chain, or all; the exit code."""
-    out, checked, bad = console(), 0, 0
+    reports: dict[ThreadId, ChainReport] = {}
     async with opened(database) as runtime:
         if thread is not None:
             ids = [(await find_thread(runtime, thread)).id]
         else:
             ids = [row.id async for row in all_threads(runtime)]
-        for thread_id in ids:
-            checked += 1
-            fault, line = await _verify(runtime, thread_id)
-            if fault:
-                bad += 1
-                complain(f"thread {thread_id}: {fault}")
-            elif heads:
-                out.print(line)
+        with progress() as tell:
+
+            def watch(checked: int) -> None:
+                tell(f"thread {len(reports) + 1} of {len(ids)}: {checked} events are as they were written")
+
+            for thread_id in ids:
+                reports[thread_id] = await verify_thread(runtime.store, thread_id, watch)
+    bad = {thread_id: report for thread_id, report in reports.items() if not report.ok}
+    for thread_id, report in bad.items():
+        complain(f"thread {thread_id}: event {report.first_bad_seq}: {report.reason}")
     if not heads:
-        out.print(f"{checked - bad} of {checked} threads are as they were written")
+        console().print(f"{len(ids) - len(bad)} of {len(ids)} threads are as they were written")
+    for thread_id, report in reports.items() if heads else ():
+        if report.ok:
+            console().print(f"{thread_id} {report.checked} {report.head_hash.hex()}")
     return 1 if bad else 0
-
-
-async def _verify(runtime: Runtime, thread_id: ThreadId) -> tuple[str, str]:
-    """What does not fit ("" when all does), and the head: thread, seq, hash."""
-    try:
-        report = await runtime.verify(thread_id)
-    except StoreError as error:
-        return str(error), ""
-    fault = "" if report.ok else f"event {report.first_bad_seq}: {report.reason}"
-    return fault, f"{thread_id} {report.checked} {report.head_hash.hex()}"
 
 
 def _table(*columns: str) -> Any:

@@ -1,11 +1,13 @@
 """Printing: what others wrote made safe, times for people, JSON for programs."""
 
+import contextlib
 import json
 import logging
 import os
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +51,17 @@ def console(*, errors: bool = False) -> "Console":
 def complain(text: str) -> None:
     """One clear line on stderr."""
     console(errors=True).print(f"tenuto: {safe(text)}", style="red")
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A line at the terminal that says how far long work is; nothing where nobody watches."""
+    watched = console(errors=True)
+    if not watched.is_terminal:
+        yield lambda _text: None
+        return
+    with watched.status("") as line:
+        yield line.update
 
 
 class _OneLine(logging.Formatter):

@@ -4,51 +4,102 @@ It shows edits and damage, not a rewrite of all that follows by whoever owns the
 heads elsewhere and compare.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
+from tenuto.errors import StoreError
 from tenuto.events import ThreadId, body_hash, chain_hash
-from tenuto.store.base import StoredEvent
-
-FIRST_HASH = bytes(32)
+from tenuto.limits import MAX_PAGE_ROWS
+from tenuto.store.base import Store, StoredEvent
 
 
 class ChainReport(msgspec.Struct, frozen=True):
     """What a check found. `head_hash` is that of the last good event; `first_bad_seq` 0 when all are good."""
 
-    ok: bool
-    checked: int
-    erased: int
-    head_hash: bytes
+    ok: bool = True
+    checked: int = 0
+    erased: int = 0
+    head_hash: bytes = bytes(32)
     first_bad_seq: int = 0
     reason: str = ""
 
 
-def verify_chain(thread_id: ThreadId, rows: Iterable[StoredEvent]) -> ChainReport:
-    """Follow the chain from event 1. Stops at the first event that does not fit; erased ones do fit.
+NOTHING_YET: Final = ChainReport()
 
-    A removed tail leaves a whole chain: compare `head_hash` and `checked` with the thread's row.
+
+async def verify_thread(
+    store: Store, thread_id: ThreadId, watch: Callable[[int], None] = lambda _checked: None
+) -> ChainReport:
+    """Check a whole thread, a page at a time; an event that is missing or cannot be read does not fit either.
+
+    `watch` hears how many events are checked. Raises `ThreadNotFound`.
     """
-    previous, checked, erased = FIRST_HASH, 0, 0
+    report, limit = NOTHING_YET, MAX_PAGE_ROWS
+    while report.ok:
+        try:
+            rows = await store.stored(thread_id, report.checked, limit)
+        except StoreError as error:
+            if limit == 1:
+                return _bad(report, str(error))
+            limit = 1  # one by one, those before the one at fault are checked too
+            continue
+        if not rows:
+            return report
+        report = verify_chain(thread_id, rows, report)
+        watch(report.checked)
+    with suppress(StoreError):  # once more with the next event in view: it tells what was changed
+        return verify_chain(thread_id, await store.stored(thread_id, report.checked, 2), report)
+    return report
+
+
+def verify_chain(
+    thread_id: ThreadId, rows: Iterable[StoredEvent], before: ChainReport = NOTHING_YET
+) -> ChainReport:
+    """Follow the chain, from behind the events that `before` found good. Stops at the first event that does
+    not fit; erased ones do fit. A removed tail leaves a whole chain: compare with the head kept elsewhere.
+    """
+    previous, checked, erased = before.head_hash, before.checked, before.erased
+    rows = iter(rows)
     for row in rows:
-        reason = _fault(thread_id, checked + 1, previous, row)
-        if reason:
-            return ChainReport(False, checked, erased, previous, checked + 1, reason)
+        if reason := _fault(thread_id, checked + 1, previous, row, rows):
+            return _bad(ChainReport(True, checked, erased, previous), reason)
         previous = row.hash
         checked += 1
         erased += row.body is None
     return ChainReport(True, checked, erased, previous)
 
 
-def _fault(thread_id: ThreadId, seq: int, previous: bytes, row: StoredEvent) -> str:
-    """Why this row is not event `seq` of the chain; "" when it is."""
+def _bad(report: ChainReport, reason: str) -> ChainReport:
+    return msgspec.structs.replace(report, ok=False, first_bad_seq=report.checked + 1, reason=reason)
+
+
+def _fault(
+    thread_id: ThreadId, seq: int, previous: bytes, row: StoredEvent, following: Iterator[StoredEvent]
+) -> str:
+    """Why this row is not event `seq` of the chain, as far as it can be told; "" when it is."""
     if row.seq != seq:
         return f"event {seq} is missing; event {row.seq} is in its place"
     if (row.body is None) != (row.salt is None):
         return "of salt and body only one is there"
     if row.body is not None and row.salt is not None and body_hash(row.salt, row.body) != row.body_hash:
         return "the body is not the one that was hashed"
-    if chain_hash(previous, thread_id, seq, row.version, row.type, row.at_ms, row.body_hash) != row.hash:
-        return "the hash does not follow from the event and the one before it"
-    return ""
+    expected = _hash(thread_id, previous, row)
+    if expected == row.hash:
+        return ""
+    said = "what it says (body, type, version or time)"
+    other = "the event before it was replaced" if seq > 1 else "it is from another thread"
+    after = next(following, None)
+    if after is None:
+        return f"{said} or its hash was changed, or {other}"
+    if _hash(thread_id, expected, after) == after.hash:
+        return f"its hash was changed; {said} was not, for the next event fits that"
+    if _hash(thread_id, row.hash, after) == after.hash:
+        return f"{said} was changed, or {other}; its hash was not, for the next event fits that"
+    return f"{said} was changed, or {other}; the next event does not fit either"
+
+
+def _hash(thread_id: ThreadId, previous: bytes, row: StoredEvent) -> bytes:
+    return chain_hash(previous, thread_id, row.seq, row.version, row.type, row.at_ms, row.body_hash)

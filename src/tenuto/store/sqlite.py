@@ -261,11 +261,8 @@ class SQLiteStore:
     # -- leases ------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
-        names, lease_ms, limit = (
-            sorted(set(agents)),
-            round(lease_seconds * 1000),
-            min(limit, MAX_BATCH_APPENDS),
-        )
+        names, limit = sorted(set(agents)), min(limit, MAX_BATCH_APPENDS)
+        lease_ms = round(lease_seconds * 1000)
         return await self._write(lambda transaction: transaction.claim(owner, names, limit, lease_ms))
 
     async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
@@ -388,7 +385,7 @@ def _decode(thread_id: ThreadId, seq: int, version: int, body: bytes | None) -> 
 def _stored(*row: Any) -> StoredEvent:
     columns = dict(zip(StoredEvent.__struct_fields__, row, strict=True))
     if columns["body_hash"] is None:  # kept only of what was erased
-        columns["body_hash"] = body_hash(columns["salt"], columns["body"])
+        columns["body_hash"] = body_hash(columns["salt"] or b"", columns["body"] or b"")
     return StoredEvent(**columns)
 
 

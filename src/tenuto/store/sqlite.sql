@@ -129,7 +129,8 @@ FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > ?2
 WHERE t.id = ?1 ORDER BY e.seq LIMIT ?3;
 
 -- stored: The same with all that the chain is made of.
-SELECT t.head_seq, e.seq, e.version, e.type, e.at, e.salt, CAST(e.body AS BLOB), e.body_hash, e.hash
+SELECT t.head_seq, e.seq, e.version, e.type, e.at, CAST(e.salt AS BLOB), CAST(e.body AS BLOB),
+       CAST(e.body_hash AS BLOB), CAST(e.hash AS BLOB)
 FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > ?2
 WHERE t.id = ?1 ORDER BY e.seq LIMIT ?3;
 

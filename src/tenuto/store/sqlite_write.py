@@ -117,23 +117,15 @@ def to_interrupt(row: tuple[object, ...]) -> InterruptRow:
     texts = raised if isinstance(raised, InterruptRaised) else InterruptRaised(fields.id, fields.kind)
     answer = resolved if isinstance(resolved, InterruptResolved) else None
     return InterruptRow(
-        id=fields.id,
-        thread_id=fields.thread_id,
-        agent=fields.agent,
-        kind=fields.kind,
+        **msgspec.structs.asdict(fields),
         call_id=texts.call_id,
         name=texts.name,
         arguments=texts.arguments,
         prompt=texts.prompt,
         digest=texts.digest,
         options=texts.options,
-        raised_seq=fields.raised_seq,
-        raised_at_ms=fields.raised_at_ms,
-        expires_at_ms=fields.expires_at_ms,
-        outcome=fields.outcome,
         by=answer.by if answer else "",
         comment=answer.comment if answer else "",
-        resolved_at_ms=fields.resolved_at_ms,
     )
 
 

@@ -1,0 +1,108 @@
+"""A log that was changed, cut or damaged: which event does not fit, and why, as `verify` says it."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tenuto.events import MessageReceived, ThreadId, ThreadStarted
+from tenuto.store.chain import NOTHING_YET, ChainReport, verify_thread
+from tenuto.store.sqlite import SQLiteStore
+
+THREAD = ThreadId("11111111-1111-4111-8111-111111111111")
+EVENTS = 2_500
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A database with a long thread that nobody has open."""
+    path = tmp_path / "tenuto.db"
+    store = SQLiteStore(str(path))
+    await store.open()
+    await store.create(THREAD, [ThreadStarted("a", "f")], append_id="0")
+    events = [MessageReceived(f"message {n} " + "x" * 100) for n in range(2, EVENTS + 1)]
+    await store.append(THREAD, events, append_id="1")
+    await store.close()
+    return path
+
+
+async def verified(path: Path) -> ChainReport:
+    store = SQLiteStore(str(path))
+    await store.open()
+    heard: list[int] = []
+    try:
+        report = await verify_thread(store, THREAD, heard.append)
+    finally:
+        await store.close()
+    assert heard == sorted(heard)
+    return report
+
+
+def execute(path: Path, statement: str) -> None:
+    with sqlite3.connect(path) as connection:
+        assert connection.execute(statement).rowcount > 0
+    connection.close()
+
+
+async def test_a_long_thread_is_checked_page_by_page(path: Path) -> None:
+    report = await verified(path)
+    assert (report.ok, report.checked, report.erased) == (True, EVENTS, 0)
+
+
+@pytest.mark.parametrize("seq", [1, 7, 999, 1000, 1001, 2000, EVENTS])
+@pytest.mark.parametrize(
+    ("column", "to", "said"),
+    [
+        ("body", "body || ' '", "what it says (body, type, version or time) was changed"),
+        ("salt", "zeroblob(16)", "what it says (body, type, version or time) was changed"),
+        ("salt", "'text'", "what it says (body, type, version or time) was changed"),
+        ("salt", "NULL", "of salt and body only one is there"),
+        ("body", "NULL", "of salt and body only one is there"),
+        ("body_hash", "zeroblob(32)", "the body is not the one that was hashed"),
+        ("hash", "'text'", "its hash was changed; what it says (body, type, version or time) was not"),
+        ("at", "'soon'", "what it says (body, type, version or time) was changed"),
+    ],
+)
+async def test_the_first_event_that_was_changed_is_named(
+    path: Path, seq: int, column: str, to: str, said: str
+) -> None:
+    execute(path, f"UPDATE events SET {column} = {to} WHERE seq = {seq}")
+    report = await verified(path)
+    assert (report.ok, report.first_bad_seq, report.checked) == (False, seq, seq - 1)
+    if seq == EVENTS and "was changed" in said:
+        said = "what it says (body, type, version or time) or its hash was changed"
+    assert said in report.reason
+
+
+@pytest.mark.parametrize(("changed", "missing"), [(5, 9), (9, 5), (1500, 1501), (999, 2400)])
+async def test_a_changed_event_before_a_missing_one_is_found_first(
+    path: Path, changed: int, missing: int
+) -> None:
+    execute(path, f"UPDATE events SET body = '' WHERE seq = {changed}")
+    execute(path, f"DELETE FROM events WHERE seq = {missing}")
+    report = await verified(path)
+    assert report.first_bad_seq == min(changed, missing)
+    assert ("is missing" in report.reason) is (missing < changed)
+
+
+@pytest.mark.parametrize("kept", [1, 1000, EVENTS - 1])
+async def test_a_log_that_was_cut_is_shorter_than_its_head(path: Path, kept: int) -> None:
+    execute(path, f"DELETE FROM events WHERE seq > {kept}")
+    report = await verified(path)
+    assert (report.ok, report.checked, report.first_bad_seq) == (False, kept, kept + 1)
+    assert f"event {kept + 1} of thread {THREAD} is missing" in report.reason
+
+
+async def test_a_damaged_page_is_named_with_the_event_in_it(path: Path) -> None:
+    """The page of the table that holds event 1700 is overwritten, as a failing disk does it."""
+    content = path.read_bytes()  # noqa: ASYNC240 - a test's own file
+    size = int.from_bytes(content[16:18], "big")
+    page = content.index(b"message 1700 ") // size * size
+    with open(path, "r+b") as file:  # noqa: ASYNC230 - the same
+        file.seek(page)
+        file.write(b"\xff" * (size // 2))
+    report = await verified(path)
+    assert (report.ok, report.first_bad_seq) == (False, report.checked + 1)
+    assert 1650 < report.first_bad_seq <= 1700
+    assert report.reason == f"{path}: database disk image is malformed"
+    assert report.head_hash != NOTHING_YET.head_hash
