@@ -34,6 +34,7 @@ class Process:
         self.loop = Loop(world.schedule, self, world.task_failed)
         self.callbacks: list[Callable[[list[Change]], None]] = []
         self.leases: dict[str, float] = {}
+        self.epochs: dict[str, int] = {}
         self.leaving = asyncio.Event()
         # Some have no place for a second thread; some only drive, as a command line does.
         settings = Settings(
@@ -144,12 +145,15 @@ class Process:
         match outcome:
             case Claimed(claims):
                 held: list[str] = [claim.thread_id for claim in claims]
+                self.epochs.update((claim.thread_id, claim.epoch) for claim in claims)
             case Claim():
                 held = [outcome.thread_id]
+                self.epochs[outcome.thread_id] = outcome.epoch
             case dict() if verb == "renew":
                 held = list(outcome)
                 for claim in args[1]:
-                    if self.world.auditor.threads[claim.thread_id].holder != self.name:
+                    # The news of an earlier hold says nothing of the one that came after it.
+                    if claim.thread_id not in outcome and self.epochs[claim.thread_id] == claim.epoch:
                         self.leases.pop(claim.thread_id, None)
             case _:
                 return
