@@ -138,22 +138,18 @@ class Store(Protocol):
 
     async def open(self) -> None:
         """Open or create the database and bring its schema up to date. Raises `NewerSchema`."""
-        ...
 
     async def close(self) -> None:
         """Write what waits, close everything. Idempotent."""
-        ...
 
     def now_ms(self) -> int:
         """The store's clock."""
-        ...
 
     async def create(self, thread_id: ThreadId, events: Sequence[Event], *, append_id: str) -> Appended:
         """Start a thread; the first event is `ThreadStarted`. It is ready at once.
 
         Raises `Conflict` when the thread exists and was not created by this append id.
         """
-        ...
 
     async def append(
         self,
@@ -173,7 +169,6 @@ class Store(Protocol):
         the request to cancel may begin a new turn. An `InterruptResolved` whose interrupt is not pending is
         `AlreadyDecided`. Raises `ThreadNotFound`.
         """
-        ...
 
     async def resolve(
         self, event: InterruptResolved, *, append_id: str, digest: str | None = None
@@ -185,29 +180,23 @@ class Store(Protocol):
         `InterruptNotFound`; `AlreadyDecided` with who, what and when; `Stale` when `digest` is given and is
         not the pending one's.
         """
-        ...
 
     async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Events with seq > after, in order. Raises `ThreadNotFound`, `Undecodable`."""
-        ...
 
     async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
         """The same, undecoded. Raises `ThreadNotFound`."""
-        ...
 
     async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
         """Take up to `limit` ready threads of these agents, longest ready first."""
-        ...
 
     async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
         """Claim one given thread if it is ready and free; None otherwise."""
-        ...
 
     async def renew(
         self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
     ) -> dict[ThreadId, int]:
         """Extend leases; returns the head of each thread still held. One that is missing was lost."""
-        ...
 
     async def release(
         self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus
@@ -216,11 +205,9 @@ class Store(Protocol):
 
         False, and the lease is kept, when the log has grown past `seen_seq`. Raises `LeaseLost`.
         """
-        ...
 
     async def thread(self, thread_id: ThreadId) -> ThreadRow:
         """Raises `ThreadNotFound`."""
-        ...
 
     async def threads(
         self,
@@ -231,11 +218,9 @@ class Store(Protocol):
         limit: int = 100,
     ) -> list[ThreadRow]:
         """Newest first by (created_at_ms, id); `before` is the last row of the page before."""
-        ...
 
     async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
         """Raises `InterruptNotFound`."""
-        ...
 
     async def interrupts(
         self,
@@ -250,33 +235,26 @@ class Store(Protocol):
 
         `pending` None: decided ones too.
         """
-        ...
 
     async def put_blobs(self, blobs: dict[str, bytes]) -> None:
         """Keep bodies under their SHA-256 hex digest. Idempotent."""
-        ...
 
     async def blob(self, digest: str) -> bytes:
         """Raises `NotFound`."""
-        ...
 
     async def register(self, owner: str, agents: Sequence[str]) -> None:
         """Announce a live worker. It disappears by itself when its process dies."""
-        ...
 
     async def workers(self) -> list[WorkerRow]:
         """The workers that are alive now, in any process."""
-        ...
 
     async def prune(self, *, ended_before_ms: int, limit: int = 1000) -> int:
         """Delete whole threads that ended before then; only ever on a person's command."""
-        ...
 
     def on_change(self, callback: Callable[[list[Change]], None]) -> Callable[[], None]:
         """Call back, on the event loop that opened the store, after each commit by this process and soon
         after each commit by another. Returns the unsubscriber.
         """
-        ...
 
 
 def already_decided(interrupt: InterruptRow) -> AlreadyDecided:
