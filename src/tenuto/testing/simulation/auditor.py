@@ -320,11 +320,11 @@ class Auditor:
             self.check(
                 len({one.key for one in done}) <= 1, "idempotency", f"{call_id} has several keys: {done}"
             )
+            if seen.misled or seen.call.effect == "read" or seen.call.error:
+                continue
             arguments = seen.allowed[0] if seen.allowed is not None and seen.call.gated else seen.call.exact
             for one in done:
                 self.check(json.loads(arguments)["n"] == one.n, "3 approval", f"{one} is not {arguments}")
-            if seen.misled or seen.call.effect == "read" or seen.call.error:
-                continue
             self.check(len(done) <= 1, "2 once", f"{call_id} happened {len(done)} times: {done}")
             if finished.ok:
                 self.check(bool(done), "truth", f"{finished} says it happened; it did not")
