@@ -1,0 +1,146 @@
+"""`tenuto crashtest`: progress while the cases run, a table of what happened, and reports."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from shlex import join
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenuto.cli.agents import load_agents
+from tenuto.cli.terminal import complain, console, safe
+from tenuto.errors import ConfigurationError
+from tenuto.testing.crashaudit import Case, Outcome
+from tenuto.testing.crashtest import CrashTest, Subject
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+TOOL_COLUMNS = 6
+
+
+def crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None, keep: bool) -> int:
+    """Run the matrix, or the cases with `only` in their names; the exit code: 1 when a promise broke.
+
+    Folders of cases that broke one stay; with `keep` all do. Raises `ConfigurationError`.
+    """
+    # Here as well: an agent that cannot be loaded is one clear line, and its place is where the others are.
+    if len(agents := load_agents([subject.agent])) > 1:
+        raise ConfigurationError(f"{subject.agent} has {len(agents)} agents; name one of them")
+    place = Path(tempfile.mkdtemp(prefix="tenuto-crashtest-"))
+    broken: list[Outcome] = []
+    try:
+        test = CrashTest(subject, place)
+        first, cases = test.plan()
+        chosen = [case for case in cases if only in case.name]
+        if only and not chosen:
+            raise ConfigurationError(f"no case has {only!r} in its name; --list shows them all")
+        if listing:
+            for case in chosen:
+                print(safe(case.name))
+            return 0
+        outcomes = [first, *_run(test, chosen)]
+        broken = [outcome for outcome in outcomes if outcome.broken]
+        _show(test, outcomes)
+        if report is not None:
+            _write(report, test, outcomes)
+    finally:
+        left = {outcome.folder for outcome in broken}
+        for folder in () if keep else place.iterdir():
+            if str(folder) not in left:
+                shutil.rmtree(folder)
+        if not any(place.iterdir()):
+            place.rmdir()
+    if keep:
+        console().print(f"each run's database, ledger and log: {place}")
+    if broken:
+        complain(_summary(outcomes))
+    return 1 if broken else 0
+
+
+def _run(test: CrashTest, cases: list[Case]) -> list[Outcome]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console(errors=True), transient=True) as progress:
+        return test.run(cases, _Told(progress, len(cases)))
+
+
+class _Told:
+    """Shows how far it is, and which case ended last."""
+
+    def __init__(self, progress: "Progress", total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=total)
+
+    def __call__(self, outcome: Outcome) -> None:
+        self._progress.update(self._task, advance=1, description=safe(outcome.case.name, 60))
+
+
+def _show(test: CrashTest, outcomes: list[Outcome]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("crash point", *_columns(test), "the thread"):
+        table.add_column(safe(column), overflow="fold")
+    for outcome in outcomes:
+        style = "red" if outcome.broken else "" if outcome.reached else "dim"
+        table.add_row(*map(safe, _cells(test, outcome)), style=style)
+    out = console()
+    out.print(table, soft_wrap=False)
+    broken = [outcome for outcome in outcomes if outcome.broken]
+    for outcome in broken:
+        for line in outcome.broken:
+            out.print(safe(f"{outcome.case.name}: {line}"), style="red")
+        out.print(f"  database, ledger and log: {outcome.folder}")
+        if outcome.case.how != "no crash":
+            out.print(f"  once more: {safe(_again(test.subject, outcome.case))}")
+    if not broken:
+        out.print(_summary(outcomes))
+
+
+def _columns(test: CrashTest) -> list[str]:
+    return test.tools if len(test.tools) <= TOOL_COLUMNS else ["bodies run"]
+
+
+def _cells(test: CrashTest, outcome: Outcome) -> list[str]:
+    bodies = outcome.bodies
+    if len(test.tools) <= TOOL_COLUMNS:
+        runs = [str(bodies.get(tool, 0)) for tool in test.tools]
+    else:
+        runs = [", ".join(f"{tool} {times}" for tool, times in bodies.items())]
+    thread = outcome.thread if outcome.reached else f"{outcome.thread} (this point did not come again)"
+    return [outcome.case.name, *runs, f"BROKEN: {thread}" if outcome.broken else thread]
+
+
+def _summary(outcomes: list[Outcome]) -> str:
+    broken = sum(bool(outcome.broken) for outcome in outcomes)
+    missed = sum(not outcome.reached for outcome in outcomes)
+    text = f"{len(outcomes)} runs: " + (f"{broken} broke a promise" if broken else "every promise was kept")
+    return text + (f"; {missed} did not come to their point" if missed else "")
+
+
+def _again(subject: Subject, case: Case) -> str:
+    words = ["tenuto", "crashtest", subject.agent, "--script", subject.script]
+    words += ["--fakes", subject.fakes] if subject.fakes else []
+    words += ["--seed", str(subject.seed)] if subject.seed else []
+    return join([*words, "--only", case.name])
+
+
+def _write(folder: Path, test: CrashTest, outcomes: list[Outcome]) -> None:
+    """report.md for people and report.json for programs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts: dict[str, Any] = {"subject": test.subject, "python": sys.version.split()[0], "runs": outcomes}
+    facts["broken"] = sum(bool(outcome.broken) for outcome in outcomes)
+    encoded = msgspec.json.format(msgspec.json.encode(facts), indent=2)
+    (folder / "report.json").write_bytes(encoded + b"\n")
+    head = ["crash point", *_columns(test), "the thread"]
+    rows = [head, ["---"] * len(head), *(_cells(test, outcome) for outcome in outcomes)]
+    lines = [f"# Crash test of {test.subject.agent}", "", _summary(outcomes), ""]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    for outcome in outcomes:
+        lines += [f"\n**{outcome.case.name}**: {line}" for line in outcome.broken]
+    (folder / "report.md").write_text(safe("\n".join(lines)) + "\n", encoding="utf-8")

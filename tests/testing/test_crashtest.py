@@ -1,0 +1,372 @@
+"""`tenuto crashtest` as a user runs it: what it counts, what it finds, and how it ends."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenuto.testing.crashaudit import Case, Outcome, audit
+from tenuto.testing.crashtest import Subject
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What a user has: an agent whose tools are honest, and others whose are not.
+SHOP = """
+import os
+from tenuto import Agent, DidNotHappen, ask_person, tool
+
+@tool(effect="once", approval=True)
+async def pay(amount: int) -> str:
+    return "paid"
+
+@tool(effect="idempotent")
+def store(name: str) -> str:
+    return "stored"
+
+@tool(effect="idempotent", name="store")
+def careless(name: str) -> str:
+    return f"receipt {os.getpid()}"
+
+@tool(effect="once", name="pay", verify=lambda arguments, key: DidNotHappen())
+async def denied(amount: int) -> str:
+    return "paid"
+
+agent = Agent("shop", tools=[pay, store, ask_person])
+careless_agent = Agent("shop", tools=[careless])
+denied_agent = Agent("shop", tools=[denied])
+number = 17
+fakes = {"pay": lambda amount: "faked"}
+wrong_fakes = {"buy": print}
+
+def script():
+    raise RuntimeError("no script today")
+"""
+
+# A runtime that is not what it should be; the agent's module is loaded into each child.
+BROKEN = """
+import asyncio
+from tenuto.loop import act, run
+from tenuto.store.sqlite_write import Transaction
+from shop import agent
+
+async def intent_after_effect(holder, step):
+    for call in step.run:
+        holder.start(call.id, act._run(holder, call))
+    await asyncio.sleep(0.05)
+    if starts := [act._intent(holder, call) for call in step.run if call.call.effect != "read"]:
+        await holder.append(*starts)
+
+def without_epoch(right):
+    def append(self, of, rows, key, epoch, head_seq):
+        if epoch is not None and (head := self._head(of, key)) is not None:
+            epoch = head.epoch
+        return right(self, of, rows, key, epoch, head_seq)
+    return append
+"""
+MUTATIONS = {
+    "intent": "run.act = intent_after_effect\n",
+    "epoch": "Transaction.append = without_epoch(Transaction.append)\n",
+}
+PAY = {"calls": [{"name": "pay", "arguments": {"amount": 5}}]}
+STORE = {"calls": [{"name": "store", "arguments": {"name": "lamp"}}]}
+
+
+class Shop:
+    """A folder with a user's modules, in which `tenuto crashtest` is run."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.folders = place / "folders"
+        self.folders.mkdir()
+        (place / "shop.py").write_text(SHOP)
+        for name, line in MUTATIONS.items():
+            (place / f"{name}.py").write_text(BROKEN + line)
+        self.environment = os.environ | {"TMPDIR": str(self.folders), "PYTHONPATH": str(ROOT / "src")}
+
+    def script(self, *replies: Any, **more: Any) -> str:
+        (self.place / "script.json").write_text(json.dumps({"replies": replies} | more))
+        return "script.json"
+
+    def popen(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tenuto", "crashtest", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.place,
+            env=self.environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        """Run it to its end; what it printed, or said on stderr when it fails."""
+        with self.popen(*arguments) as process:
+            output, errors = process.communicate(timeout=100)
+        assert process.returncode == code, output + errors
+        assert "Traceback" not in errors
+        return output if code == 0 else errors
+
+    def runs(self, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
+        """What the report says of each run."""
+        self(*arguments, "--report", "report", code=code)
+        report = json.loads((self.place / "report" / "report.json").read_text())
+        return {f"{run['case']['how']} {run['case']['point']}".strip(): run for run in report["runs"]}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_example_is_killed_everywhere_and_keeps_every_promise(shop: Shop) -> None:
+    shop.environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
+    names = ("examples.orders.agent:agent", "--script", "examples.orders.crash:script")
+    runs = shop.runs(*names, "--fakes", "examples.orders.crash:fakes")
+    assert not any(run["broken"] for run in runs.values())
+    assert all(run["reached"] and run["status"] == "completed" for run in runs.values())
+    assert {run["bodies"]["refund_order"] for run in runs.values()} == {1}
+    # In the order in which a refund's events come: three replies, a read, an approval and a call.
+    events = ["thread_started", "model_replied", "call_finished get_order", "model_replied #2"]
+    events += ["interrupt_raised refund_order", "interrupt_resolved refund_order"]
+    events += ["call_started refund_order", "call_finished refund_order", "model_replied #3"]
+    killed = [name.removeprefix("kill ") for name in runs if name.startswith("kill")]
+    expected = [f"{when} {event}" for event in events for when in ("before", "after")]
+    expected.insert(expected.index("before call_finished refund_order"), "after effect refund_order")
+    assert killed == expected
+    assert "decide twice" in runs
+    assert sum(name.startswith("stale worker") for name in runs) == 6
+    assert runs["kill after call_started refund_order"]["thread"] == "verify: DidNotHappen, completed"
+    for name in ("after effect refund_order", "before call_finished refund_order"):
+        assert runs[f"kill {name}"]["thread"] == "verify: Happened, completed"
+    # A read may run again, until its result is in the log.
+    assert runs["kill before call_finished get_order"]["bodies"]["get_order"] == 2
+    assert runs["kill after call_finished get_order"]["bodies"]["get_order"] == 1
+    text = (shop.place / "report" / "report.md").read_text()
+    assert "| kill after effect refund_order | 1 | 1 | verify: Happened, completed |" in text
+    assert list(shop.folders.iterdir()) == []
+
+
+def test_reviews_are_settled_by_what_really_happened(shop: Shop) -> None:
+    runs = shop.runs("shop:agent", "--script", shop.script(PAY, "done"), "--only", "pay")
+    assert runs["kill after call_started pay"]["thread"] == "review: did_not_happen, completed"
+    assert runs["kill after effect pay"]["thread"] == "review: happened, completed"
+    assert runs["stale worker after effect pay"]["thread"] == "review: happened, completed"
+    assert {run["bodies"]["pay"] for run in runs.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("reviews", "bodies", "thread"),
+    [
+        ("leave", 1, "awaiting_review"),
+        ("drop", 1, "review: dropped, completed"),
+        ("happened", 1, "review: happened, completed"),
+        # Whoever says so wrongly has it run twice; that is no promise of the runtime's.
+        ("did_not_happen", 2, "review: did_not_happen, completed"),
+    ],
+)
+def test_a_script_can_say_how_reviews_are_settled(shop: Shop, reviews: str, bodies: int, thread: str) -> None:
+    script = shop.script(PAY, "done", reviews=reviews)
+    run = shop.runs("shop:agent", "--script", script, "--only", "kill after effect")["kill after effect pay"]
+    assert (run["bodies"], run["thread"]) == ({"pay": bodies}, thread)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "arguments"),
+    [
+        ({"pay": "reject"}, []),
+        ([{"verb": "reject", "comment": "too much"}, "approve"], ['{"amount":5}']),
+        ({"pay": {"verb": "edit", "arguments": {"amount": 4}}}, ['{"amount":4}', '{"amount":4}']),
+    ],
+)
+def test_people_decide_by_tool_or_in_order(shop: Shop, decisions: Any, arguments: list[str]) -> None:
+    question = {"calls": [{"name": "ask_person", "arguments": {"question": "Really?"}}]}
+    if isinstance(decisions, dict):
+        decisions |= {"ask_person": {"answer": "yes"}}
+        script = shop.script(PAY, question, PAY, "done", decisions=decisions)
+    else:
+        script = shop.script(PAY, PAY, "done", decisions=decisions)
+    runs = shop.runs("shop:agent", "--script", script, "--only", "decide twice", "--keep")
+    assert [run["status"] for run in runs.values()] == ["completed"] * 2
+    lines = (Path(runs["decide twice"]["folder"]) / "ledger.jsonl").read_text().splitlines()
+    found = [line["arguments"] for line in map(json.loads, lines) if line["kind"] == "start"]
+    assert found == arguments
+
+
+def test_two_decisions_at_once_and_one_later_are_one_decision(shop: Shop) -> None:
+    script = shop.script(PAY, "done")
+    run = shop.runs("shop:agent", "--script", script, "--only", "decide twice", "--keep")["decide twice"]
+    lines = (Path(run["folder"]) / "ledger.jsonl").read_text().splitlines()
+    assert [line["accepted"] for line in map(json.loads, lines) if line["kind"] == "decided"] == [1, 0]
+
+
+def test_a_worker_that_comes_back_finds_its_lease_gone(shop: Shop) -> None:
+    name = "stale worker after effect pay"
+    script = shop.script(PAY, "done")
+    run = shop.runs("shop:agent", "--script", script, "--only", name, "--keep")[name]
+    assert run["reached"]
+    # What it then wanted to record was refused.
+    assert "this holder's was" in (Path(run["folder"]) / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("agent", "reply", "found"),
+    [
+        ("careless", STORE, "store is idempotent, and 2 runs under one key had different results"),
+        ("denied", PAY, "pay is once and came to its end 2 times: its verify said that it did not happen"),
+    ],
+)
+def test_a_tool_that_is_not_what_it_says_is_found(shop: Shop, agent: str, reply: Any, found: str) -> None:
+    script = shop.script(reply, "done")
+    runs = shop.runs(f"shop:{agent}_agent", "--script", script, "--only", "kill after effect", code=1)
+    (run,) = [run for name, run in runs.items() if name != "no crash"]
+    assert run["broken"] == [found]
+    # Its folder stays, so that it can be looked at; that of the other run does not.
+    assert sorted(path.name for path in Path(run["folder"]).parent.iterdir()) == [Path(run["folder"]).name]
+
+
+@pytest.mark.parametrize(
+    ("mutation", "only", "found"),
+    [
+        (
+            "intent",
+            "kill after effect",
+            "pay is once and ran 2 times, though nobody said that it did not happen",
+        ),
+        ("epoch", "stale worker after effect", "call s0001c000 has 2 results"),
+    ],
+)
+def test_a_runtime_that_is_not_what_it_says_is_found(
+    shop: Shop, mutation: str, only: str, found: str
+) -> None:
+    arguments = (f"{mutation}:agent", "--script", shop.script(PAY, "done"), "--only", only)
+    runs = shop.runs(*arguments, code=1)
+    (run,) = [run for name, run in runs.items() if name != "no crash"]
+    assert found in run["broken"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("DELETE FROM events WHERE seq = 9", "is missing"),
+        ("UPDATE events SET body = replace(body, 'done', 'gone')", "the hash chain breaks at event"),
+    ],
+)
+def test_a_log_that_was_tampered_with_is_found(shop: Shop, sql: str, found: str) -> None:
+    script = shop.script(PAY, "done")
+    run = shop.runs("shop:agent", "--script", script, "--only", "decide twice", "--keep")["decide twice"]
+    with contextlib.closing(sqlite3.connect(f"{run['folder']}/tenuto.db")) as database:
+        database.execute(sql)
+        database.commit()
+    outcome = Outcome(Case("decide twice"), run["folder"], broken=[])
+    asyncio.run(audit(Subject("", "").thread_id, outcome))
+    assert any(found in line for line in outcome.broken), outcome.broken
+
+
+def test_what_was_confirmed_and_is_not_there_is_found(shop: Shop) -> None:
+    script = shop.script(PAY, "done")
+    run = shop.runs("shop:agent", "--script", script, "--only", "decide twice", "--keep")["decide twice"]
+    with (Path(run["folder"]) / "ledger.jsonl").open("a") as ledger:
+        ledger.write('{"kind":"append","labels":["thread_completed"],"first_seq":99,"digests":["00"]}\n')
+    outcome = Outcome(Case("decide twice"), run["folder"], broken=[])
+    asyncio.run(audit(Subject("", "").thread_id, outcome))
+    assert outcome.broken == ["event 99, thread_completed, was confirmed and is not in the log"]
+
+
+def test_help_has_an_example(shop: Shop) -> None:
+    assert "Example: tenuto crashtest examples.orders.agent:agent" in shop("--help")
+
+
+def test_the_cases_are_listed_and_not_run(shop: Shop) -> None:
+    listed = shop("shop:agent", "--script", shop.script(PAY, "done"), "--list", "--only", "call_started")
+    assert listed.splitlines() == [
+        "kill before call_started pay",
+        "kill after call_started pay",
+        "stale worker after call_started pay",
+    ]
+
+
+def test_a_fake_runs_in_place_of_a_tool(shop: Shop) -> None:
+    script = shop.script(PAY, "done")
+    arguments = ("shop:agent", "--script", script, "--fakes", "shop:fakes", "--only", "decide", "--keep")
+    run = shop.runs(*arguments)["decide twice"]
+    assert '"result":"faked"' in (Path(run["folder"]) / "ledger.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["shop:nobody"], "agent shop:nobody: shop has no 'nobody'"),
+        (["nowhere:agent"], "there is no module 'nowhere'"),
+        (["shop:number"], "number is int, not an Agent"),
+        (["shop:agent", "--script", "none.json"], "script none.json: "),
+        (["shop:agent", "--script", "shop:script"], "no script today"),
+        (
+            ["shop:agent", "--fakes", "shop:wrong_fakes"],
+            "agent shop has no tool 'buy' that could be replaced",
+        ),
+        (["shop:agent", "--only", "nothing"], "no case has 'nothing' in its name; --list shows them all"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_run_is_one_clear_line(shop: Shop, arguments: list[str], found: str) -> None:
+    script = shop.script(PAY, "done")
+    given = arguments if "--script" in arguments else [*arguments, "--script", script]
+    errors = shop(*given, code=1)
+    assert errors.startswith("tenuto: ")
+    assert found in errors
+    assert errors.count("\n") == 1
+    assert list(shop.folders.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("replies", "found"),
+    [
+        ([PAY], "without a crash, failed: the script has 1 replies, and the model was asked once more"),
+        ([{"cals": []}], "'cals' is not known"),
+    ],
+)
+def test_replies_that_do_not_do_are_one_clear_line(shop: Shop, replies: list[Any], found: str) -> None:
+    errors = shop("shop:agent", "--script", shop.script(*replies), code=1)
+    assert found in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_children_end_with_it(shop: Shop, number: int, code: int) -> None:
+    def children(state: str = "") -> list[str]:
+        found = []
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if f"TENUTO_CRASHTEST={shop.folders}".encode() in (process / "environ").read_bytes():
+                    of = (process / "stat").read_text().rpartition(")")[2].split()[0]
+                    found += [process.name] if of != "Z" and state in ("", of) else []
+        return found
+
+    script = shop.script(PAY, "done")
+    with shop.popen("shop:agent", "--script", script, "--only", "stale") as process:
+        _until(lambda: children("T"))  # a frozen one as well
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        assert process.returncode == code
+    _until(lambda: not children())
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    ends_at = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)
