@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -14,114 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.testing.shop import ROOT, Shop
 
 from tenuto.testing.crashaudit import Case, Outcome, audit
 from tenuto.testing.crashtest import Subject
 
-ROOT = Path(__file__).resolve().parents[2]
-
-# What a user has: an agent whose tools are honest, and others whose are not.
-SHOP = """
-import os
-from tenuto import Agent, DidNotHappen, ask_person, tool
-
-@tool(effect="once", approval=True)
-async def pay(amount: int) -> str:
-    return "paid"
-
-@tool(effect="idempotent")
-def store(name: str) -> str:
-    return "stored"
-
-@tool(effect="idempotent", name="store")
-def careless(name: str) -> str:
-    return f"receipt {os.getpid()}"
-
-@tool(effect="once", name="pay", verify=lambda arguments, key: DidNotHappen())
-async def denied(amount: int) -> str:
-    return "paid"
-
-agent = Agent("shop", tools=[pay, store, ask_person])
-careless_agent = Agent("shop", tools=[careless])
-denied_agent = Agent("shop", tools=[denied])
-number = 17
-fakes = {"pay": lambda amount: "faked"}
-wrong_fakes = {"buy": print}
-
-def script():
-    raise RuntimeError("no script today")
-"""
-
-# A runtime that is not what it should be; the agent's module is loaded into each child.
-BROKEN = """
-import asyncio
-from tenuto.loop import act, run
-from tenuto.store.sqlite_write import Transaction
-from shop import agent
-
-async def intent_after_effect(holder, step):
-    for call in step.run:
-        holder.start(call.id, act._run(holder, call))
-    await asyncio.sleep(0.05)
-    if starts := [act._intent(holder, call) for call in step.run if call.call.effect != "read"]:
-        await holder.append(*starts)
-
-def without_epoch(right):
-    def append(self, of, rows, key, epoch, head_seq):
-        if epoch is not None and (head := self._head(of, key)) is not None:
-            epoch = head.epoch
-        return right(self, of, rows, key, epoch, head_seq)
-    return append
-"""
-MUTATIONS = {
-    "intent": "run.act = intent_after_effect\n",
-    "epoch": "Transaction.append = without_epoch(Transaction.append)\n",
-}
 PAY = {"calls": [{"name": "pay", "arguments": {"amount": 5}}]}
 STORE = {"calls": [{"name": "store", "arguments": {"name": "lamp"}}]}
-
-
-class Shop:
-    """A folder with a user's modules, in which `tenuto crashtest` is run."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.folders = place / "folders"
-        self.folders.mkdir()
-        (place / "shop.py").write_text(SHOP)
-        for name, line in MUTATIONS.items():
-            (place / f"{name}.py").write_text(BROKEN + line)
-        self.environment = os.environ | {"TMPDIR": str(self.folders), "PYTHONPATH": str(ROOT / "src")}
-
-    def script(self, *replies: Any, **more: Any) -> str:
-        (self.place / "script.json").write_text(json.dumps({"replies": replies} | more))
-        return "script.json"
-
-    def popen(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tenuto", "crashtest", *arguments]
-        return subprocess.Popen(
-            command,
-            cwd=self.place,
-            env=self.environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        """Run it to its end; what it printed, or said on stderr when it fails."""
-        with self.popen(*arguments) as process:
-            output, errors = process.communicate(timeout=100)
-        assert process.returncode == code, output + errors
-        assert "Traceback" not in errors
-        return output if code == 0 else errors
-
-    def runs(self, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
-        """What the report says of each run."""
-        self(*arguments, "--report", "report", code=code)
-        report = json.loads((self.place / "report" / "report.json").read_text())
-        return {f"{run['case']['how']} {run['case']['point']}".strip(): run for run in report["runs"]}
 
 
 @pytest.fixture
@@ -246,15 +147,17 @@ def test_a_tool_that_is_not_what_it_says_is_found(shop: Shop, agent: str, reply:
             "pay is once and ran 2 times, though nobody said that it did not happen",
         ),
         ("epoch", "stale worker after effect", "call s0001c000 has 2 results"),
+        ("decision", "decide twice", "was decided 2 times"),
+        ("history", "decide twice", "a request was not well formed"),
     ],
 )
 def test_a_runtime_that_is_not_what_it_says_is_found(
     shop: Shop, mutation: str, only: str, found: str
 ) -> None:
     arguments = (f"{mutation}:agent", "--script", shop.script(PAY, "done"), "--only", only)
-    runs = shop.runs(*arguments, code=1)
+    runs = shop.runs(*arguments, "--seconds", "3", code=1)
     (run,) = [run for name, run in runs.items() if name != "no crash"]
-    assert found in run["broken"]
+    assert any(found in line for line in run["broken"]), run["broken"]
 
 
 @pytest.mark.parametrize(
@@ -317,6 +220,7 @@ def test_a_fake_runs_in_place_of_a_tool(shop: Shop) -> None:
             ["shop:agent", "--fakes", "shop:wrong_fakes"],
             "agent shop has no tool 'buy' that could be replaced",
         ),
+        (["shop:agent", "--fakes", "shop:other_fakes"], "the fake of pay does not take its arguments: "),
         (["shop:agent", "--only", "nothing"], "no case has 'nothing' in its name; --list shows them all"),
     ],
     ids=" ".join,
@@ -370,3 +274,26 @@ def _until(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < ends_at
         time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    shop, page = Shop(tmp_path), (ROOT / "docs" / "crashtest.md").read_text()
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        if language == "sh":
+            for line in text.splitlines():
+                tenuto, crashtest, *arguments = shlex.split(line)
+                assert (tenuto, crashtest) == ("tenuto", "crashtest")
+                assert shop(*arguments)
+        else:
+            name = "crash.json" if language == "json" else text.split()[1]
+            (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout
+    assert (
+        "| kill after effect refund | 1 | review: happened, completed |"
+        in (tmp_path / "report" / "report.md").read_text()
+    )

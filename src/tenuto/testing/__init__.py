@@ -1,9 +1,10 @@
 """Fakes that ship: what Tenuto is tested with, for those who test their own agents.
 
 A `ScriptedModel` stands in for a model inside the process; a `ScriptedProvider` is a whole provider behind
-real HTTP, with faults on demand; a `FakeClock` moves when told to. Each is imported only when it is asked
-for, so that a test which needs none of HTTP does not load a server. Nothing here is used by the rest of
-the package, and nothing here patches it: every fake goes in where the real thing would.
+real HTTP, with faults on demand; a `FakeClock` moves when told to; the pytest fixture `crash` kills an agent
+at a named point and restarts it, and `tenuto crashtest` does so with real processes at every point. Each is
+imported only when it is asked for, so that a test which needs none of HTTP does not load a server. Nothing
+here patches the package: every fake goes in where the real thing would.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tenuto.clock import FakeClock
     from tenuto.models.scripted import ScriptedModel, call
+    from tenuto.testing.fixture import CrashRun, crash
     from tenuto.testing.provider import Answer, ScriptedProvider
 
-__all__ = ["Answer", "FakeClock", "ScriptedModel", "ScriptedProvider", "call"]
+__all__ = ["Answer", "CrashRun", "FakeClock", "ScriptedModel", "ScriptedProvider", "call", "crash"]
 
 _PLACES = {
     "Answer": "tenuto.testing.provider",
+    "CrashRun": "tenuto.testing.fixture",
     "FakeClock": "tenuto.clock",
     "ScriptedModel": "tenuto.models.scripted",
     "ScriptedProvider": "tenuto.testing.provider",
     "call": "tenuto.models.scripted",
+    "crash": "tenuto.testing.fixture",
 }
 
 

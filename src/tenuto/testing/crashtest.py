@@ -7,6 +7,7 @@ taken over. What happened is held against the ledger: see `audit`. As a child: `
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -19,13 +20,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tenuto.agent import Agent
 from tenuto.errors import ConfigurationError, TenutoError
 from tenuto.events import ThreadId
 from tenuto.limits import LEASE_SECONDS
@@ -119,8 +118,7 @@ class CrashTest:
 
     def _play(self, case: Case) -> Outcome:
         begun = time.monotonic()
-        slug = re.sub(r"\W+", "-", case.name)
-        folder = self.folder / slug
+        folder = self.folder / re.sub(r"\W+", "-", case.name)
         folder.mkdir(parents=True)
         outcome = Outcome(case, str(folder))
         try:
@@ -132,7 +130,7 @@ class CrashTest:
                 if case.how == "kill" and outcome.reached:
                     ended = self._child(outcome, restarted=True)
                 self._must_end_well(outcome, ended)
-            if not outcome.broken:
+            if self._status or not outcome.broken:
                 asyncio.run(audit(self.subject.thread_id, outcome))
                 self._compare(outcome)
         except BaseException:
@@ -167,26 +165,28 @@ class CrashTest:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                bufsize=0,
                 process_group=0,
             )
             self._running.add(process)
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(order) + b"\n")
-        process.stdin.flush()  # and stays open: its end tells the child that we are gone
+        with contextlib.suppress(BrokenPipeError):  # it is dead already; its end says more
+            # It stays open: its end tells the child that we are gone.
+            process.stdin.write(msgspec.json.encode(order) + b"\n")
         return process
 
     def _end(self, process: subprocess.Popen[bytes]) -> int | None:
         """Wait until it ends or is frozen; its exit code or None. One that takes too long is killed."""
         ends_at = time.monotonic() + self.subject.seconds + START_SECONDS
         while process.returncode is None:
-            pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
-                return None
-            if pid:
-                with self._lock:
+            with self._lock:  # so that nobody signals a process id that is free again
+                pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
+                if pid and os.WIFSTOPPED(status):
+                    return None
+                if pid:
                     process.returncode = os.waitstatus_to_exitcode(status)
                     self._running.discard(process)
-                assert process.stdin is not None
+            if process.returncode is not None and process.stdin is not None:
                 process.stdin.close()
             elif time.monotonic() > ends_at:
                 _signal(process, signal.SIGKILL)
@@ -241,7 +241,7 @@ def main() -> int:
     random.seed(order.subject.seed)
     logging.basicConfig(level=logging.WARNING)
     try:
-        asyncio.run(_play(order))
+        asyncio.run(_live(order))
     except Exception as error:
         if not isinstance(error, TenutoError | TimeoutError):
             logging.getLogger("tenuto").exception("this case cannot be played")
@@ -255,7 +255,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-async def _play(order: _Order) -> None:
+async def _live(order: _Order) -> None:
     subject, case, folder = order.subject, order.case, Path(order.folder)
 
     async def stop() -> None:
@@ -265,21 +265,18 @@ async def _play(order: _Order) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     agent = named(subject.agent, "agent")
-    (agent,) = agent if isinstance(agent, list | tuple) and len(agent) == 1 else (agent,)
-    if not isinstance(agent, Agent):
-        raise ConfigurationError(f"{subject.agent} is {type(agent).__name__}, not an Agent")
     stops = case.how in ("kill", "stale worker") and not order.restarted
     watched = Watched(
-        agent,
+        agent[0] if isinstance(agent, list | tuple) else agent,
         load_script(subject.script),
         Watch(Ledger(folder / "ledger.jsonl"), case.point if stops else "", stop),
         thread_id=subject.thread_id,
         fakes=named(subject.fakes, "mapping of fakes") if subject.fakes else None,
-        later=order.restarted,
+        lives=int(order.restarted),
     )
     short = case.how == "stale worker" and not order.restarted
     settings = Settings(lease_seconds=SHORT_LEASE_SECONDS if short else LEASE_SECONDS)
-    async with AsyncExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(Runtime([watched.agent], watched.store, settings=settings))
         runtimes = [runtime]
         if case.how == "decide twice":

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -228,20 +229,25 @@ class WatchedTool(Tool):
 
 def watched_tool(tool: Tool, watch: Watch, fake: Any) -> WatchedTool:
     """`fake`: a function in place of the body, or that and one in place of `verify`; without the second one,
-    `verify` is answered from the ledger. None leaves the tool as it is.
+    `verify` is answered from the ledger. None leaves the tool as it is. Raises `ConfigurationError`.
     """
     if fake is not None:
         function, verify = fake if isinstance(fake, tuple) else (fake, None)
+        try:
+            inspect.signature(function).bind(**dict.fromkeys(tool.shape.parameters))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"the fake of {tool.name} does not take its arguments: {error}"
+            ) from error
         if verify is None and tool.verifier is not None:
-            verify = _from(watch.ledger)
-        is_async = inspect.iscoroutinefunction(definition_of(function))
-        shape = replace(tool.shape, is_async=is_async)
+            verify = partial(_verify, watch.ledger)
+        shape = replace(tool.shape, is_async=inspect.iscoroutinefunction(definition_of(function)))
         tool = replace(tool, function=function, shape=shape, verifier=verify)
     return WatchedTool(**{field.name: getattr(tool, field.name) for field in fields(tool)}, watch=watch)
 
 
-def _from(ledger: Ledger) -> Callable[[Any, str], Any]:
-    return lambda _arguments, key: ledger.truth(key)
+def _verify(ledger: Ledger, _arguments: Any, key: str) -> Happened | DidNotHappen | Unknown:
+    return ledger.truth(key)
 
 
 class _Replies:
@@ -280,11 +286,12 @@ def _reply(said: dict[str, Any]) -> Reply:
 class Watched:
     """One thread of an agent in one process: its store, and the people who decide.
 
-    `later`: this process starts when every deadline of an earlier one has passed, by its own wall clock.
+    `lives`: how many processes had it before. Each starts when, by its own wall clock, every deadline of the
+    one before has passed, so that nobody has to wait for them.
     """
 
     def __init__(
-        self, agent: Agent, script: Script, watch: Watch, *, thread_id: str, fakes: Any = None, later: bool
+        self, agent: Agent, script: Script, watch: Watch, *, thread_id: str, fakes: Any, lives: int
     ) -> None:
         fakes = dict(fakes or {})
         if unknown := sorted(set(fakes) - set(agent.by_name)):
@@ -296,7 +303,7 @@ class Watched:
         self.thread_id = ThreadId(thread_id)
         longest_ms = max((tool.timeout_ms for tool in tools if tool.effect != "read"), default=0)
         path = watch.ledger.path.with_name("tenuto.db")
-        self.store = WatchedStore(path, watch, longest_ms + 1000 if later else 0)
+        self.store = WatchedStore(path, watch, (longest_ms + 1000) * lives)
 
     async def play(self, runtimes: Sequence[Runtime], seconds: float) -> str:
         """Start the thread, or go on with it, and decide what the script decides; its status once it ended,
@@ -353,11 +360,11 @@ class Watched:
         """Decide, through each of these runtimes at once; how many were accepted is in the ledger."""
         work = [runtime.resolve(row.id, verb, by="crashtest", **decision) for runtime in runtimes]
         outcomes = await asyncio.gather(*work, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, AlreadyDecided):
-                raise outcome
-        accepted = sum(not isinstance(outcome, AlreadyDecided) for outcome in outcomes)
-        self.ledger.note("decided", interrupt=row.id, verb=verb, accepted=accepted)
+        failed = [each for each in outcomes if isinstance(each, BaseException)]
+        for error in failed:
+            if not isinstance(error, AlreadyDecided):
+                raise error
+        self.ledger.note("decided", interrupt=row.id, verb=verb, accepted=len(outcomes) - len(failed))
 
     async def decide_again(self, runtime: Runtime) -> None:
         """Each decision once more, as a retry that comes late: it has to be refused."""
