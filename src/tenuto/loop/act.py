@@ -6,6 +6,8 @@ doubt and never as a plain failure.
 """
 
 import asyncio
+import functools
+import math
 import threading
 from collections.abc import Callable
 
@@ -13,7 +15,7 @@ import msgspec
 
 from tenuto import limits
 from tenuto.approvals import call_digest
-from tenuto.errors import NotDone
+from tenuto.errors import LeaseLost, NotDone
 from tenuto.events import Call, CallFinished, CallStarted, Event
 from tenuto.loop.holder import Holder
 from tenuto.messages import ToolProgress
@@ -74,9 +76,20 @@ def idempotency_key(thread_id: str, call: CallState) -> str:
 
 async def _run(holder: Holder, call: CallState) -> None:
     """One attempt of one call. Never raises but for cancellation, which leaves the call in doubt."""
+    try:
+        holder.check_lease()
+    except LeaseLost:
+        # Something has stood in the loop's way since this was dispatched, and another worker may be at it.
+        holder.lose()
+        return
     started = holder.around.clock.monotonic()
     stop = threading.Event()
-    within = asyncio.timeout(call.call.timeout_ms / 1000 if call.call.timeout_ms else None)
+    seconds = call.call.timeout_ms / 1000 or math.inf
+    within = asyncio.timeout(None if seconds == math.inf else seconds)
+    late = f"it did not end within {seconds:g} s"
+    # A function can refuse to be cancelled. Then nobody waits for it any longer, and nobody listens to it.
+    report = functools.partial(_report, holder, call, started)
+    left_alone = asyncio.get_running_loop().call_later(seconds + limits.STOP_SECONDS, report, None, late)
     value: object = None
     error, certain = "", False
     try:
@@ -93,10 +106,17 @@ async def _run(holder: Holder, call: CallState) -> None:
         raise
     except TimeoutError as failure:
         stop.set()
-        late = f"it did not end within {call.call.timeout_ms / 1000:g} s"
         error = late if within.expired() else error_text(failure)
     except BaseException as failure:  # noqa: BLE001 - whatever a tool raises is a result for the model
         error, certain = error_text(failure), isinstance(failure, NotDone)
+    finally:
+        left_alone.cancel()
+    _report(holder, call, started, value, error, certain)
+
+
+def _report(
+    holder: Holder, call: CallState, started: float, value: object, error: str, certain: bool = False
+) -> None:
     if error and not certain and call.call.effect == "once":
         holder.finish(call.id, (), error)
     elif isinstance(value, Until):

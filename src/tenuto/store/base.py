@@ -279,10 +279,7 @@ def open_store(url: str, *, inline: bool = False) -> Store:
     if scheme == "sqlite" and separator:
         from tenuto.store.sqlite import SQLiteStore
 
-        path = rest if rest == ":memory:" else rest.removeprefix("/")
-        if path in ("", "/:memory:", ":memory:"):
-            path = ":memory:"
-        return SQLiteStore(path, inline=inline)
+        return SQLiteStore(rest.removeprefix("/") or ":memory:", inline=inline)
     raise ConfigurationError(
         f"database URL {url!r} is not supported; use sqlite:///file.db or sqlite://:memory:"
     )

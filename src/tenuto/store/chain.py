@@ -1,12 +1,9 @@
-"""Checking the hash chain of a thread.
-
-It shows edits and damage, not a rewrite of all that follows by whoever owns the database: for that, keep
-heads elsewhere and compare.
+"""Checking the hash chain of a thread. It shows edits and damage, not a rewrite of all behind it by whoever
+owns the database: for that, keep heads elsewhere and compare.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Final
 
 import msgspec
 
@@ -27,9 +24,6 @@ class ChainReport(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-NOTHING_YET: Final = ChainReport()
-
-
 async def verify_thread(
     store: Store, thread_id: ThreadId, watch: Callable[[int], None] = lambda _checked: None
 ) -> ChainReport:
@@ -37,13 +31,14 @@ async def verify_thread(
 
     `watch` hears how many events are checked. Raises `ThreadNotFound`.
     """
-    report, limit = NOTHING_YET, MAX_PAGE_ROWS
+    report, limit = ChainReport(), MAX_PAGE_ROWS
     while report.ok:
         try:
             rows = await store.stored(thread_id, report.checked, limit)
         except StoreError as error:
             if limit == 1:
-                return _bad(report, str(error))
+                seq = report.checked + 1
+                return msgspec.structs.replace(report, ok=False, first_bad_seq=seq, reason=str(error))
             limit = 1  # one by one, those before the one at fault are checked too
             continue
         if not rows:
@@ -56,24 +51,19 @@ async def verify_thread(
 
 
 def verify_chain(
-    thread_id: ThreadId, rows: Iterable[StoredEvent], before: ChainReport = NOTHING_YET
+    thread_id: ThreadId, rows: Iterable[StoredEvent], before: ChainReport | None = None
 ) -> ChainReport:
-    """Follow the chain, from behind the events that `before` found good. Stops at the first event that does
-    not fit; erased ones do fit. A removed tail leaves a whole chain: compare with the head kept elsewhere.
-    """
+    """Follow the chain from behind what `before` found good to the first event that does not fit, if any."""
+    before = before or ChainReport()
     previous, checked, erased = before.head_hash, before.checked, before.erased
     rows = iter(rows)
     for row in rows:
         if reason := _fault(thread_id, checked + 1, previous, row, rows):
-            return _bad(ChainReport(True, checked, erased, previous), reason)
+            return ChainReport(False, checked, erased, previous, checked + 1, reason)
         previous = row.hash
         checked += 1
         erased += row.body is None
     return ChainReport(True, checked, erased, previous)
-
-
-def _bad(report: ChainReport, reason: str) -> ChainReport:
-    return msgspec.structs.replace(report, ok=False, first_bad_seq=report.checked + 1, reason=reason)
 
 
 def _fault(

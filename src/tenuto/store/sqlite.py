@@ -222,10 +222,8 @@ class SQLiteStore:
         limit: int = 100,
     ) -> list[ThreadRow]:
         parameters = (*(before or (LATEST, "")), agent, min(limit, MAX_PAGE_ROWS))
-        if status is None:
-            rows = self._fetch(SQL.threads, parameters)
-        else:
-            rows = self._fetch(SQL.threads_by_status, (*parameters, status))
+        by_status = (SQL.threads_by_status, (*parameters, status))
+        rows = self._fetch(*by_status if status is not None else (SQL.threads, parameters))
         return [_thread(*row) for row in rows]
 
     async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
@@ -262,18 +260,15 @@ class SQLiteStore:
 
     async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
         names, limit = sorted(set(agents)), min(limit, MAX_BATCH_APPENDS)
-        lease_ms = round(lease_seconds * 1000)
-        return await self._write(lambda transaction: transaction.claim(owner, names, limit, lease_ms))
+        return await self._write(lambda transaction: transaction.claim(owner, names, limit, lease_seconds))
 
     async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
-        lease_ms = round(lease_seconds * 1000)
-        return await self._write(lambda transaction: transaction.take(owner, thread_id, lease_ms))
+        return await self._write(lambda transaction: transaction.take(owner, thread_id, lease_seconds))
 
     async def renew(
         self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
     ) -> dict[ThreadId, int]:
-        lease_ms = round(lease_seconds * 1000)
-        return await self._write(lambda transaction: transaction.renew(owner, claims, lease_ms))
+        return await self._write(lambda transaction: transaction.renew(owner, claims, lease_seconds))
 
     async def release(
         self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus

@@ -191,8 +191,9 @@ class GroupCommit:
         self._connection.execute("SAVEPOINT operation")
         try:
             outcome = _outcome(transaction, operation)
-        except Exception as error:  # noqa: BLE001 - this operation's own failure, told to its caller
-            # This raises when the database has rolled back everything; then the whole batch fails.
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise  # a full disk has rolled back everything: the whole batch fails, of this
             self._connection.execute("ROLLBACK TO operation")
             del transaction.changes[announced:]
             transaction.added = added

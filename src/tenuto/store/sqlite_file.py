@@ -3,6 +3,7 @@
 import sqlite3
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from tenuto.errors import InvalidInput, NewerSchema, StoreError, TenutoError
 from tenuto.limits import BUSY_TIMEOUT_SECONDS
@@ -34,6 +35,12 @@ def open_file(path: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
             raise store_error(path, error) from error
         raise
     return writing, reading
+
+
+def look_at(path: str) -> sqlite3.Connection:
+    """A connection that changes nothing. Without a `-wal` file nobody writes, and none is made either."""
+    how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
+    return sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, isolation_level=None)
 
 
 def store_error(path: str, error: Exception, *, unknown: bool = False) -> TenutoError:

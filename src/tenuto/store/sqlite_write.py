@@ -307,33 +307,33 @@ class Transaction:
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def claim(self, owner: str, agents: Iterable[str], limit: int, lease_ms: int) -> Claimed:
+    def claim(self, owner: str, agents: Iterable[str], limit: int, lease_seconds: float) -> Claimed:
         # One short index range per agent; a single IN would have to sort all that is ready.
         free: list[tuple[int, int, str, str, int, int]] = []
         for agent in agents:
             free += self._execute(SQL.claimable, (agent, self.now_ms, self.now_ms, limit + 1))
         free.sort()
-        claims = tuple(self._lease(owner, row, lease_ms) for row in free[:limit])
+        claims = tuple(self._lease(owner, row, lease_seconds) for row in free[:limit])
         if len(free) > limit:
             return Claimed(claims, self.now_ms)
         times = (self._execute(SQL.next_ready, (a, self.now_ms, owner)).fetchone()[0] for a in agents)
         return Claimed(claims, min((time for time in times if time is not None), default=None))
 
-    def take(self, owner: str, thread_id: ThreadId, lease_ms: int) -> Claim | None:
+    def take(self, owner: str, thread_id: ThreadId, lease_seconds: float) -> Claim | None:
         row = self._execute(SQL.claimable_one, (thread_id, self.now_ms, self.now_ms)).fetchone()
-        return None if row is None else self._lease(owner, row, lease_ms)
+        return None if row is None else self._lease(owner, row, lease_seconds)
 
-    def _lease(self, owner: str, row: tuple[int, int, str, str, int, int], lease_ms: int) -> Claim:
+    def _lease(self, owner: str, row: tuple[int, int, str, str, int, int], lease_seconds: float) -> Claim:
         _, num, thread_id, agent, epoch, head_seq = row
-        self._execute(SQL.lease, (owner, self.now_ms + lease_ms, num))
+        self._execute(SQL.lease, (owner, self.now_ms + round(lease_seconds * 1000), num))
         return Claim(ThreadId(thread_id), agent, epoch + 1, head_seq)
 
-    def renew(self, owner: str, claims: Sequence[Claim], lease_ms: int) -> dict[ThreadId, int]:
+    def renew(self, owner: str, claims: Sequence[Claim], lease_seconds: float) -> dict[ThreadId, int]:
         heads: dict[ThreadId, int] = {}
         for claim in claims:
             row = self._execute(SQL.held, (claim.thread_id, claim.epoch, owner)).fetchone()
             if row is not None:
-                self._execute(SQL.renew, (self.now_ms + lease_ms, row[0]))
+                self._execute(SQL.renew, (self.now_ms + round(lease_seconds * 1000), row[0]))
                 heads[claim.thread_id] = row[1]
         return heads
 
