@@ -14,12 +14,14 @@ from tenuto.errors import InvalidInput
 from tenuto.events import Call, CallId, InterruptKind, Outcome
 from tenuto.limits import MAX_NAME_CHARACTERS
 from tenuto.messages import CallRequest
+from tenuto.steps import APPROVAL_OPTIONS, QUESTION_OPTIONS, REVIEW_OPTIONS
 from tenuto.tools import InvalidArguments, Tool, clean
 
+# The verbs of each kind are those that an interrupt offers (`steps`), with what each decides.
 _VERBS: Final[dict[InterruptKind, dict[str, Outcome]]] = {
-    "approval": {"approve": "approved", "reject": "rejected", "edit": "edited"},
-    "question": {"answer": "answered"},
-    "review": {"happened": "happened", "did_not_happen": "did_not_happen", "drop": "dropped"},
+    "approval": dict(zip(APPROVAL_OPTIONS, ("approved", "rejected", "edited"), strict=True)),
+    "question": dict(zip(QUESTION_OPTIONS, ("answered",), strict=True)),
+    "review": dict(zip(REVIEW_OPTIONS, ("happened", "did_not_happen", "dropped"), strict=True)),
 }
 OPTIONS: Final[dict[InterruptKind, tuple[str, ...]]] = {kind: tuple(verbs) for kind, verbs in _VERBS.items()}
 

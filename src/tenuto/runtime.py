@@ -96,13 +96,13 @@ class Runtime:
         self._forget: Callable[[], None] = lambda: None
         self.worker = Worker(
             Surroundings(
-                self.store,
-                clock or SystemClock(),
-                self.owner,
-                self._model_of,
-                self.hub.watch,
-                {},
-                settings.lease_seconds,
+                store=self.store,
+                clock=clock or SystemClock(),
+                owner=self.owner,
+                model_of=self._model_of,
+                watch=self.hub.watch,
+                blobs={},
+                lease_seconds=settings.lease_seconds,
             ),
             self.agents,
             self.hub,
@@ -118,6 +118,8 @@ class Runtime:
         for agent in self.agents.values():
             for tool in agent.tools:
                 tool.check()
+            if self._settings.worker:
+                self._model_of(agent)
         await self.store.open()
         self._forget = self.store.on_change(self.hub.changed)
         if self.agents:
@@ -198,6 +200,11 @@ class Runtime:
         when `digest` is not that of the pending call; `InvalidInput`, e.g. for edited arguments that the tool
         refuses. Of these, only an expiry writes anything.
         """
+        if unknown := sorted(set(decision) - set(Decision.__annotations__)):
+            # A misspelt `digest` would be a check that is not made.
+            raise TypeError(
+                f"resolve() takes no {', '.join(unknown)}; it takes {', '.join(Decision.__annotations__)}"
+            )
         row = await self.store.interrupt(InterruptId(interrupt_id))
         if row.outcome is not None:
             raise already_decided(row)
@@ -208,6 +215,10 @@ class Runtime:
         elif decision.get("arguments") is not None:
             raise InvalidInput(f"arguments go with 'edit', not with {verb!r}")
         answer = decision.get("answer", "")
+        if answer and outcome not in ("answered", "happened"):
+            raise InvalidInput(
+                f"an answer goes with 'answer' and 'happened', not with {verb!r}; use a comment"
+            )
         if outcome == "answered":
             message_text("answer", answer)
         event = InterruptResolved(

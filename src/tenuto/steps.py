@@ -117,6 +117,8 @@ def _cancel(state: ThreadState, local: Local) -> Step:
         started = call.phase == "started" and not call.until_ms
         unknown = (started or call.phase == "reviewed") and call.call.effect != "read"
         text = "cancelled; " + ("it is unknown whether it ran" if unknown else "it was not run")
+        if call.call.effect == "read" and call.phase in ("planned", "allowed"):
+            text = "cancelled before it had a result"  # it may have run: reads leave no trace of their start
         events.append(CallFinished(call.id, ok=False, text=f"Error: {text}.", by="runtime", unknown=unknown))
     if events:
         return Settle(tuple(events))
@@ -287,7 +289,7 @@ def _approval(state: ThreadState, call: CallState, now_ms: int, offset: int) -> 
 def review(state: ThreadState, call: CallState, reason: str, offset: int = 0) -> InterruptRaised:
     """Ask a person what became of a started call. It never expires: nothing may decide that for them."""
     worker = call.worker or "unknown"
-    why = reason or f"worker {worker} did not live to record a result"
+    why = reason or f"worker {worker} stopped before it recorded a result"
     return InterruptRaised(
         _interrupt_id(state, offset),
         "review",

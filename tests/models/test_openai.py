@@ -146,12 +146,19 @@ async def test_attempts_are_bounded_and_wait_longer_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "wait"), [("7", 7.0), ("0", 0.0), ("3600", 30.0), ("soon", 0.25), ("1.5", 1.5)]
+    ("said", "wait"), [("7", 7.0), ("0", 0.25), ("100", 100.0), ("soon", 0.25), ("1.5", 1.5)]
 )
 async def test_retry_after(said: str, wait: float) -> None:
     async with asked([refusing(429, headers={"Retry-After": said}), "a"]) as it:
         await it.reply()
         assert it.waits == [wait]
+
+
+async def test_a_provider_that_asks_for_longer_than_anybody_waits_is_not_asked_again() -> None:
+    async with asked([refusing(429, headers={"Retry-After": "3600"}), "a"]) as it:
+        assert (await it.failure()).status == 429
+        assert it.waits == []
+        assert len(it.provider.requests) == 1
 
 
 def test_retry_after_in_all_its_forms() -> None:

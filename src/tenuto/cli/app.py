@@ -43,7 +43,17 @@ app.add_typer(inbox_app, name="inbox")
 
 
 @app.callback()
-def start(context: typer.Context) -> None:
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Say the version and end.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        from tenuto import __version__
+
+        print(f"tenuto {__version__}")
+        raise typer.Exit
     if context.invoked_subcommand != "serve":
         from tenuto.cli.terminal import log_briefly
 
@@ -250,7 +260,9 @@ def show(
         str,
         typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
     ],
-    after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Only events with a higher seq.")] = 0,
+    after: Annotated[
+        int, typer.Option(min=0, max=1 << 40, metavar="SEQ", help="Only events with a higher seq.")
+    ] = 0,
     as_json: AsJson = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as events come, until Ctrl-C.")

@@ -42,6 +42,7 @@ async def decide(holder: Holder) -> None:
         emit = holder.around.watch(holder.thread_id)
         reply = await holder.ask(model.reply(request, Speaker(emit) if agent.to_user else emit))
     except (ModelError, ConfigurationError) as error:
+        logger.warning("thread %s: the model could not be asked: %s", holder.thread_id, error)
         await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))
         return
     except (LeaseLost, StoreError):

@@ -57,12 +57,10 @@ class Patience:
     fraction: Callable[[], float] = random.random
 
     def wait_seconds(self, attempt: int, retry_after: float | None) -> float:
-        """Before the attempt after `attempt` (from 1). What the provider asks for counts, up to the cap."""
-        if retry_after is not None:
-            wait = retry_after * (1 + self.fraction() / 10)
-        else:
-            wait = MODEL_RETRY_FIRST_SECONDS * 2 ** (attempt - 1) * (0.5 + self.fraction() / 2)
-        return float(min(wait, MODEL_RETRY_LONGEST_SECONDS))
+        """Before the attempt after `attempt` (from 1): never sooner than the provider asks for."""
+        backoff = MODEL_RETRY_FIRST_SECONDS * 2 ** (attempt - 1) * (0.5 + self.fraction() / 2)
+        asked = (retry_after or 0.0) * (1 + self.fraction() / 10)
+        return float(max(min(backoff, MODEL_RETRY_LONGEST_SECONDS), asked))
 
 
 class OpenAIModel:
@@ -145,6 +143,8 @@ class OpenAIModel:
                     if not failure.retryable or attempt >= patience.attempts:
                         raise failure
                     wait = patience.wait_seconds(attempt, failure.retry_after_seconds)
+                    if wait >= patience.total_seconds:
+                        raise failure  # asked to come back when nobody waits any more
                     if emit is not None:
                         emit(AttemptFailed(error=str(failure), wait_seconds=wait))
                     await patience.sleep(wait)
