@@ -83,6 +83,23 @@ async def test_it_dispatches_nothing_once_its_lease_may_have_ended() -> None:
         assert (await runtime.state(thread)).calls[0].phase == "planned"
 
 
+async def test_a_body_that_stood_in_the_way_past_the_lease_lets_no_other_begin() -> None:
+    """Both were dispatched in time; the second one's turn comes when another worker may be at it."""
+    ledger, clock = Ledger(), FakeClock()
+
+    @tool(effect="idempotent")
+    async def block() -> None:
+        clock.elapsed_seconds += limits.LEASE_SECONDS  # as a call that does not give way to the loop would
+
+    agent = Agent("ops", tools=[block, counting(ledger, "pay", "once")])
+    model = ScriptedModel([[call("block"), call("pay")]])
+    async with Runtime([agent], "sqlite://:memory:", model=model, clock=clock) as runtime:
+        thread = await runtime.start("ops", "go")
+        await _until(lambda: bool(model.requests) and not runtime.worker._holders)
+        assert not ledger
+        assert [call.phase for call in (await runtime.state(thread)).calls] == ["started", "started"]
+
+
 async def test_a_store_that_fails_for_a_while_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(limits, "RETRY_LATER_SECONDS", 0.02)

@@ -53,8 +53,11 @@ class Outcome(msgspec.Struct):
     seconds: float = 0.0
 
 
-async def audit(thread_id: ThreadId, outcome: Outcome) -> None:
-    """Hold the log against the ledger beside it, and say in the outcome what became of the thread."""
+async def audit(thread_id: ThreadId, outcome: Outcome, *, truthful: bool = True) -> None:
+    """Hold the log against the ledger beside it, and say in the outcome what became of the thread.
+
+    `truthful`: who says of a call that it did not happen is right, at that moment.
+    """
     folder, broken = Path(outcome.folder), outcome.broken
     ledger = Ledger(folder / "ledger.jsonl")
     outcome.bodies = dict(Counter(line["tool"] for line in ledger.lines("start")))
@@ -67,7 +70,7 @@ async def audit(thread_id: ThreadId, outcome: Outcome) -> None:
                 broken.append(f"the hash chain breaks at event {report.first_bad_seq}: {report.reason}")
             entries = await runtime.store.read(thread_id)
         events = [entry.event for entry in entries]
-        broken += [*_lost(ledger, events), *_decisions(ledger, events), *_calls(ledger, events)]
+        broken += [*_lost(ledger, events), *_decisions(ledger, events), *_calls(ledger, events, truthful)]
         state = fold(entries, thread_id)
     except TenutoError as error:
         broken.append(str(error))
@@ -107,7 +110,7 @@ def _decisions(ledger: Ledger, events: list[AnyEvent]) -> Iterator[str]:
             yield f"interrupt {interrupt} was decided {times} times"
 
 
-def _calls(ledger: Ledger, events: list[AnyEvent]) -> Iterator[str]:
+def _calls(ledger: Ledger, events: list[AnyEvent], truthful: bool) -> Iterator[str]:
     """Each call's runs against what the log says of it."""
     finished = [event for event in events if isinstance(event, CallFinished)]
     results = Counter(event.call_id for event in finished)
@@ -118,10 +121,10 @@ def _calls(ledger: Ledger, events: list[AnyEvent]) -> Iterator[str]:
     lines = [line for line in ledger.lines("start", "end", "verify") if line["effect"] != "read"]
     for call_id in sorted({line["call"] for line in lines}):
         of_call = [line for line in lines if line["call"] == call_id]
-        yield from _runs(of_call, call_id in done, cleared[call_id])
+        yield from _runs(of_call, call_id in done, cleared[call_id], truthful)
 
 
-def _runs(lines: list[dict[str, Any]], done: bool, cleared: int) -> Iterator[str]:
+def _runs(lines: list[dict[str, Any]], done: bool, cleared: int, truthful: bool) -> Iterator[str]:
     """What is wrong with the runs of one call; `cleared`: how often a person said that it did not happen."""
     starts = [line for line in lines if line["kind"] == "start"]
     ends = [line for line in lines if line["kind"] == "end"]
@@ -129,8 +132,9 @@ def _runs(lines: list[dict[str, Any]], done: bool, cleared: int) -> Iterator[str
     tool, effect = lines[0]["tool"], lines[0]["effect"]
     if effect == "once" and len(starts) > 1 + cleared + said["DidNotHappen"]:
         yield f"{tool} is once and ran {len(starts)} times, though nobody said that it did not happen"
-    elif effect == "once" and len(ends) > 1 and said["DidNotHappen"]:
-        yield f"{tool} is once and came to its end {len(ends)} times: its verify said that it did not happen"
+    elif effect == "once" and len(ends) > 1 and (said["DidNotHappen"] or truthful):
+        who = "its verify" if said["DidNotHappen"] else "a person"
+        yield f"{tool} is once and came to its end {len(ends)} times: {who} said that it did not happen"
     if said["Happened"] and not starts:
         yield f"{tool} never ran, and its verify said that it happened"
     if effect == "idempotent" and len({line["result"] for line in ends}) > 1:
