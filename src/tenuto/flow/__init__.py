@@ -39,10 +39,10 @@ from tenuto.flow.edge import add_conditional_edge, add_edge
 from tenuto.flow.handler import HandlerCoroutine, handler
 from tenuto.flow.job import BasicJob, Job, tasker
 from tenuto.flow.node import TaskNode
-from tenuto.flow.oath import PASS_WORD
 from tenuto.flow.scheduler import CallbackFailure
 from tenuto.flow.tree import NodeView
 from tenuto.flow.watchdog import Blockage
+from tenuto.flow.work import PASS_WORD
 from tenuto.splitter import async_dispatcher_tools_call_for_openai
 
 Commander = CommanderAsync

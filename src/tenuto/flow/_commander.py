@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from abc import ABCMeta, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from tenuto.flow._exceptions import NestedLoopError, NotHandlerError
+from tenuto.flow._exceptions import CommanderAlreadyRunningError, NestedLoopError, NotHandlerError
 from tenuto.flow.callbacks import Callback, CallbackDict, CallbackType, Params, RequiredCallbackDict
 from tenuto.flow.handler import HandlerCoroutine, _is_first_param_bound, handler
 from tenuto.flow.job import BasicJob, Job, check_job, tasker
 from tenuto.flow.lifecycle import Lifecycle
 from tenuto.flow.node import TaskNode
-from tenuto.flow.oath import PASS_WORD
 from tenuto.flow.tree import NodeView, view_of
 from tenuto.flow.watchdog import BLOCKAGES_KEPT, Blockage
+from tenuto.flow.work import PASS_WORD
 
+# Programs take these from here.
 __all__ = [
     "PASS_WORD",
     "BasicJob",
@@ -45,36 +45,7 @@ EXIT_GRACE_SECONDS = 1.0
 MAX_WAITING_JOBS = 1_000_000
 
 
-class CommanderAsyncInterface(TaskNode, Generic[T], metaclass=ABCMeta):
-    """What a program may ask of a commander."""
-
-    @property
-    @abstractmethod
-    def running_status(self) -> bool: ...
-
-    @abstractmethod
-    def is_empty(self) -> bool: ...
-
-    @abstractmethod
-    def run(self, job: Job | Sequence[Job] | None = None, auto_exit: bool = False) -> T | None: ...
-
-    @abstractmethod
-    def run_auto(self, job: Job | Sequence[Job], auto_exit: bool = True) -> bool: ...
-
-    @abstractmethod
-    def exit(self, return_result: T | None = None) -> None: ...
-
-    @abstractmethod
-    def wait_for_exit(self) -> T | None: ...
-
-    @abstractmethod
-    def put_job_threadsafe(self, job: Job) -> None: ...
-
-    @abstractmethod
-    def call_handler_threadsafe(self, handler: HandlerCoroutine[Any]) -> None: ...
-
-
-class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
+class CommanderAsync(Lifecycle, Generic[T]):
     """Runs Jobs and handlers until it is told to exit or, with `auto_exit`, until nothing is left.
 
     `blocked_after_seconds`: a Job or handler that holds the thread longer is named, in the log, in
@@ -93,7 +64,7 @@ class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
         exit_grace_seconds: float = EXIT_GRACE_SECONDS,
         max_waiting_jobs: int = MAX_WAITING_JOBS,
     ) -> None:
-        self._prepare()
+        super().__init__()
         self.logger = logger or logging.getLogger("tenuto.flow")
         self.on_blocked = on_blocked
         self.blockages = deque(maxlen=BLOCKAGES_KEPT)
@@ -105,9 +76,9 @@ class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
 
     @property
     def running_status(self) -> bool:
-        """Started and not ended. False as soon as `exit` was called from outside."""
+        """Started and not told to end."""
         with self._lock:
-            return not self._ended.is_set() and (not self._exit_asked or self._exit_from_inside)
+            return self._accepting
 
     def is_empty(self) -> bool:
         """No Job waits, nothing runs, and nothing is on its way from another thread."""
@@ -129,11 +100,11 @@ class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
         run now. CommanderAlreadyRunningError; NestedLoopError inside a running event loop (`run_async`
         works there); NotTaskerError before anything has run.
         """
-        _refuse_to_block("run")
         jobs = _jobs_of(job)
+        _refuse_to_block("run")
         loop = asyncio.new_event_loop()
         try:
-            self._start(loop, jobs, auto_exit, new_queue, "wait")
+            self._start(loop, jobs, auto_exit, new_queue)
         except BaseException:
             loop.close()
             raise
@@ -148,21 +119,19 @@ class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
         NestedLoopError if it would have to be run inside a running event loop.
         """
         jobs = _jobs_of(job)
-        if self._join(jobs):
-            return False
-        _refuse_to_block("run_auto")
-        loop = asyncio.new_event_loop()
-        if not self._start(loop, jobs, auto_exit, new_queue, "join"):
-            loop.close()
-            return False
-        self._run_own_loop(loop)
-        return True
+        while not self._join(jobs):
+            try:
+                self.run(jobs, auto_exit, new_queue)
+            except CommanderAlreadyRunningError:
+                continue  # another thread has just started it
+            return True
+        return False
 
     async def run_async(
         self, job: Job | Iterable[Job] | None = None, auto_exit: bool = False, new_queue: bool = True
     ) -> T | None:
         """As `run`, inside the running event loop. If it is cancelled, the commander ends."""
-        self._start(asyncio.get_running_loop(), _jobs_of(job), auto_exit, new_queue, "refuse")
+        self._start(asyncio.get_running_loop(), _jobs_of(job), auto_exit, new_queue, wait=False)
         try:
             await self._serve()
         finally:
@@ -176,10 +145,8 @@ class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
         stay there (see `new_queue`). With `wait`, returns when all that has happened, except in the
         commander's own thread, which has to do it.
         """
-        with self._lock:
-            self._ask_exit(return_result, inside=False)
-            thread = self._thread
-        if wait and thread != threading.get_ident():
+        self._exit_from_within(return_result)
+        if wait and self._thread != threading.get_ident():
             self._ended.wait()
 
     def wait_for_exit(self) -> T | None:
@@ -196,13 +163,16 @@ class CommanderAsync(Lifecycle, CommanderAsyncInterface[T]):
     def put_job_threadsafe(self, job: Job) -> None:
         """Put a Job from any thread. CommanderNotRunError, NotTaskerError, TooManyJobsError."""
         check_job(job)
-        self._post(job)
+        self._post((job, None, None, None))
 
     def call_handler_threadsafe(self, handler: HandlerCoroutine[Any]) -> None:
         """Start a handler from any thread. CommanderNotRunError, NotHandlerError."""
         if not isinstance(handler, HandlerCoroutine):
             raise NotHandlerError(f"{handler!r} is not a call of a handler")
-        self._post(handler)
+        self._post((handler, None, None, None))
+
+
+CommanderAsyncInterface = CommanderAsync  # programs name it in annotations
 
 
 def _refuse_to_block(what: str) -> None:
@@ -214,9 +184,9 @@ def _refuse_to_block(what: str) -> None:
 
 
 def _jobs_of(job: Job | Iterable[Job] | None) -> list[Job]:
-    jobs = (
-        [] if job is None else [job] if isinstance(job, Job) or not isinstance(job, Iterable) else list(job)
-    )
+    if job is None:
+        return []
+    jobs = [job] if isinstance(job, Job) or not isinstance(job, Iterable) else list(job)
     for one in jobs:
         check_job(one)
     return jobs

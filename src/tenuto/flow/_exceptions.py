@@ -2,19 +2,11 @@
 
     FlowError
     ├── TaskNodeException
-    │   ├── NoCommanderError         a node has to have a commander for this
-    │   ├── AttributeNotSetError     an attribute of a node is not known yet
-    │   ├── CycleError               a node would have to wait for itself
-    │   ├── JobException
-    │   │   └── NotTaskerError       put as a Job, but its task is not a tasker
-    │   └── HandlerException
-    │       ├── NotHandlerError      called as a handler, but is none
-    │       └── HandlerTerminatedError   the handler that was awaited has been terminated
+    │   ├── NoCommanderError, AttributeNotSetError, CycleError
+    │   ├── JobException ── NotTaskerError
+    │   └── HandlerException ── NotHandlerError, HandlerTerminatedError
     └── CommanderException
-        ├── CommanderNotRunError     it has to run for this
-        ├── CommanderAlreadyRunningError
-        ├── NestedLoopError          a blocking call where blocking would never end
-        └── TooManyJobsError         more Jobs wait than the commander was told to hold
+        └── CommanderNotRunError, CommanderAlreadyRunningError, NestedLoopError, TooManyJobsError
 
 A failure inside a Job, a handler or a callback is not raised here: it is kept on its node, logged, and
 told to `at_exception`.
@@ -80,4 +72,4 @@ class NestedLoopError(CommanderException, RuntimeError):
 
 
 class TooManyJobsError(CommanderException):
-    """Too many Jobs wait."""
+    """More Jobs wait than the commander was told to hold."""

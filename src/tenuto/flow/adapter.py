@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 
-from tenuto.flow.callbacks import CallbackDict
+from tenuto.flow.callbacks import CallbackDict, call_entry
 
 _END = object()
 
@@ -42,9 +42,8 @@ class LLMAsyncAdapter:
         await self._do_callback(self._at_receiving_end or [])
 
     async def _do_callback(self, callback_list: list[CallbackDict]) -> None:
-        for callback in callback_list:
-            params = callback.get("params") or {}
-            outcome = callback["function"](*(params.get("args") or ()), **(params.get("kwargs") or {}))
+        for entry in callback_list:
+            outcome = call_entry(entry)
             if inspect.isawaitable(outcome):
                 await outcome
 
@@ -63,47 +62,42 @@ class LLMAsyncAdapter:
         if at_receiving_end is not None:
             self._at_receiving_end = at_receiving_end
         self.received_message = received = []
-        puller = _Puller(iter(response))
+        thread = _Thread(iter(response))
         try:
-            item = await self._first(puller)
+            try:
+                item = await thread.next()
+            finally:
+                await self.at_receiving_start()
             while item is not _END:
                 received.append(item)
                 yield item
-                item = await puller.pull()
+                item = await thread.next()
         except BaseException:
-            puller.stop()
+            thread.stop()
             try:
                 await self.at_receiving_end()
             except Exception:
                 self.logger.exception("at_receiving_end failed")
             raise
-        puller.stop()
+        thread.stop()
         await self.at_receiving_end()
 
-    async def _first(self, puller: _Puller) -> Any:
-        try:
-            return await puller.pull()
-        finally:
-            await self.at_receiving_start()
 
-
-class _Puller:
-    """The thread that waits for the event loop. A daemon: a stream that hangs does not hold the exit."""
+class _Thread:
+    """Waits in the event loop's place. A daemon: a stream that hangs does not hold the exit."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
         self._asked: queue.SimpleQueue[asyncio.Future[Any] | None] = queue.SimpleQueue()
         self._started = False
 
-    async def pull(self) -> Any:
+    async def next(self) -> Any:
         """The next item, or `_END`."""
         if not self._started:
             self._started = True
-            context = contextvars.copy_context()
-            arguments = (self._iterator, self._asked)
-            threading.Thread(
-                target=context.run, args=(_serve, *arguments), name="tenuto-flow-stream", daemon=True
-            ).start()
+            arguments = (_serve, self._iterator, self._asked)
+            run = contextvars.copy_context().run
+            threading.Thread(target=run, args=arguments, name="tenuto-flow-stream", daemon=True).start()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked.put(future)
         return await future
@@ -111,8 +105,7 @@ class _Puller:
     def stop(self) -> None:
         self._asked.put(None)
 
-    def __del__(self) -> None:
-        self.stop()
+    __del__ = stop
 
 
 def _serve(iterator: Iterator[Any], asked: queue.SimpleQueue[asyncio.Future[Any] | None]) -> None:
@@ -122,11 +115,7 @@ def _serve(iterator: Iterator[Any], asked: queue.SimpleQueue[asyncio.Future[Any]
         try:
             item = next(iterator, _END)
         except BaseException as raised:  # noqa: BLE001 - it is raised at the reader
-            error = (
-                RuntimeError("the stream raised StopIteration")
-                if isinstance(raised, StopIteration)
-                else raised
-            )
+            error = raised
         try:
             future.get_loop().call_soon_threadsafe(_deliver, future, item, error)
         except RuntimeError:

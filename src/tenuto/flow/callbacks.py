@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
 
 if TYPE_CHECKING:
     from tenuto.flow.node import TaskNode
@@ -45,18 +45,6 @@ class CallbackDict(RequiredCallbackDict, total=False):
     inject_task_node: bool
 
 
-class Entries(TypedDict, total=False):
-    """What a callback is made of, by moment."""
-
-    at_job_start: list[CallbackDict] | None
-    at_handler_start: list[CallbackDict] | None
-    at_exception: list[CallbackDict] | None
-    at_terminate: list[CallbackDict] | None
-    at_handler_end: list[CallbackDict] | None
-    at_job_end: list[CallbackDict] | None
-    at_commander_end: list[CallbackDict] | None
-
-
 class Callback:
     """The callback entries of a node, by the moment at which they run.
 
@@ -75,30 +63,30 @@ class Callback:
     and is locked afterwards.
     """
 
+    at_job_start: list[CallbackDict]
+    at_handler_start: list[CallbackDict]
+    at_exception: list[CallbackDict]
+    at_terminate: list[CallbackDict]
+    at_handler_end: list[CallbackDict]
+    at_job_end: list[CallbackDict]
+    at_commander_end: list[CallbackDict]
+
     def __init__(
         self,
         *in_order: list[CallbackDict] | None,
         task_node: TaskNode | None = None,
         task_node_auto_lock_num: int | None = None,
-        **by_name: Unpack[Entries],
+        **by_name: list[CallbackDict] | None,
     ) -> None:
         """Lists of entries by their name, or in the order of the table. TypeError on another name."""
         if task_node_auto_lock_num is not None and not isinstance(task_node_auto_lock_num, int):
             raise TypeError(f"task_node_auto_lock_num is a number or None, not {task_node_auto_lock_num!r}")
-        if len(in_order) > len(CALLBACK_TYPES):
-            raise TypeError(f"there are {len(CALLBACK_TYPES)} kinds of callbacks, not {len(in_order)}")
-        given: dict[str, Any] = dict(zip(CALLBACK_TYPES, in_order, strict=False))
-        for name, entries in by_name.items():
-            if name in given or name not in CALLBACK_TYPES:
-                raise TypeError(f"Callback got {name!r} twice, or knows no such name")
-            given[name] = entries
-        self.at_job_start: list[CallbackDict] = given.get("at_job_start") or []
-        self.at_handler_start: list[CallbackDict] = given.get("at_handler_start") or []
-        self.at_exception: list[CallbackDict] = given.get("at_exception") or []
-        self.at_terminate: list[CallbackDict] = given.get("at_terminate") or []
-        self.at_handler_end: list[CallbackDict] = given.get("at_handler_end") or []
-        self.at_job_end: list[CallbackDict] = given.get("at_job_end") or []
-        self.at_commander_end: list[CallbackDict] = given.get("at_commander_end") or []
+        free = CALLBACK_TYPES[len(in_order) :]
+        if len(in_order) > len(CALLBACK_TYPES) or not by_name.keys() <= set(free):
+            raise TypeError(f"a name twice or unknown: {', '.join(by_name)}; free are {', '.join(free)}")
+        given = dict(zip(CALLBACK_TYPES, in_order, strict=False)) | by_name
+        for name in CALLBACK_TYPES:
+            setattr(self, name, given.get(name) or [])
         self._settings_left = task_node_auto_lock_num
         self._locked = False
         self._node: TaskNode | None = None
@@ -134,10 +122,8 @@ class Callback:
         """Append the entries of others to these. Returns itself."""
         others = callbacks if isinstance(callbacks, list) else [callbacks]
         for name in CALLBACK_TYPES:
-            entries: list[CallbackDict] = getattr(self, name)
             for other in others:
-                if other is not None:
-                    entries.extend(list(getattr(other, name)))
+                getattr(self, name).extend([] if other is None else list(getattr(other, name)))
         return self
 
     @classmethod
@@ -154,27 +140,40 @@ def entries_of(callback: Any, which: str) -> list[CallbackDict]:
     return entries
 
 
+def call_entry(entry: CallbackDict, **injected: Any) -> Any:
+    """Call the function of an entry; returns what it returns, which may have to be awaited."""
+    params = entry.get("params") or {}
+    return entry["function"](*(params.get("args") or ()), **(params.get("kwargs") or {}), **injected)
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """None outside of a loop, too: there, coroutines that were left behind are thrown away."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 async def run_entries(
-    entries: list[CallbackDict], node: TaskNode | None, report: Callable[[Exception], None]
+    entries: list[CallbackDict], node: TaskNode | None, report: Callable[[BaseException], None]
 ) -> None:
-    """Run each entry in turn. What one raises goes to `report`; only a real cancellation ends the round."""
+    """Run each entry in turn. What one raises goes to `report`; only a real cancellation ends the round,
+    and an interrupt.
+    """
+    task = current_task()
     for entry in list(entries):
         try:
-            params = entry.get("params") or {}
-            named = dict(params.get("kwargs") or {})
-            if entry.get("inject_task_node", False):
-                named["task_node"] = node
-            outcome = entry["function"](*(params.get("args") or ()), **named)
+            injected = {"task_node": node} if entry.get("inject_task_node", False) else {}
+            outcome = call_entry(entry, **injected)
             if inspect.isawaitable(outcome):
-                await _awaited(outcome)
+                await outcome
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             report(RuntimeError(f"the callback was cancelled: {error!r}"))
-        except Exception as error:  # noqa: BLE001 - a callback never stops the tree
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and current_task() is not task:
+                raise  # this coroutine is being thrown away
             report(error)
-
-
-async def _awaited(outcome: Awaitable[Any]) -> None:
-    await outcome

@@ -6,7 +6,7 @@ reached again and again, by several edges or in a circle; each time is a run of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenuto.flow.handler import HandlerCoroutine
@@ -20,15 +20,10 @@ def add_edge(from_node: Node, to_node: Node, data: Any | None = None) -> None:
 
     `data` becomes `to_node.data`; the first node has to be given its own. TypeError if either is no node.
     """
-    _check(from_node)
     _check(to_node)
+    _follow(from_node, lambda: to_node)
     if data is not None:
         to_node.data = data
-
-    async def follow(task_node: Node) -> None:
-        await _go(task_node, to_node)
-
-    _at_end(from_node, follow)
 
 
 def add_conditional_edge(from_node: Node, map: Mapping[Any, Node], data: Any | None = None) -> None:  # noqa: A002 - as programs name it
@@ -36,23 +31,19 @@ def add_conditional_edge(from_node: Node, map: Mapping[Any, Node], data: Any | N
 
     The map is read at that moment, and may be changed until then. `data` becomes the `data` of the node.
     """
-    _check(from_node)
     for node in map.values():
         _check(node)
 
-    async def follow(task_node: Node) -> None:
+    def choose() -> Node | None:
         try:
-            to_node = map.get(task_node.result)
+            to_node = map.get(from_node.result)
         except TypeError:
-            return  # a result that cannot be a key
-        if to_node is None:
-            return
-        _check(to_node)
-        if data is not None:
+            return None  # a result that cannot be a key
+        if to_node is not None and data is not None:
             to_node.data = data
-        await _go(task_node, to_node)
+        return to_node
 
-    _at_end(from_node, follow)
+    _follow(from_node, choose)
 
 
 def _check(node: object) -> None:
@@ -60,15 +51,15 @@ def _check(node: object) -> None:
         raise TypeError(f"an edge joins Jobs and called handlers, not {node!r}")
 
 
-def _at_end(node: Node, follow: Any) -> None:
-    node.add_callback_functions(
-        "at_job_end" if isinstance(node, Job) else "at_handler_end",
-        {"function": follow, "inject_task_node": True},
-    )
+def _follow(from_node: Node, choose: Callable[[], Node | None]) -> None:
+    _check(from_node)
 
+    async def follow() -> None:
+        to_node = choose()
+        if isinstance(to_node, Job):
+            await from_node.put_job(to_node, parent=from_node.commander)
+        elif to_node is not None:
+            _check(to_node)
+            from_node.call_handler(to_node, parent=from_node.commander)
 
-async def _go(from_node: Node, to_node: Node) -> None:
-    if isinstance(to_node, Job):
-        await from_node.put_job(to_node, parent=from_node.commander)
-    else:
-        from_node.call_handler(to_node, parent=from_node.commander)
+    from_node.add_callback_functions(from_node._flow_end, {"function": follow})

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Generator
 from functools import update_wrapper
 from types import MethodType
@@ -14,15 +13,14 @@ from typing import Any, Generic, TypeVar
 
 from tenuto.flow._exceptions import CycleError, HandlerTerminatedError, NotHandlerError
 from tenuto.flow.callbacks import Callback, CallbackType
-from tenuto.flow.node import CURRENT, NOT_ENDING, advance, close, go_on, has_ended, logger, tell
-from tenuto.flow.oath import require_oath
-from tenuto.flow.work import WorkNode
+from tenuto.flow.node import CURRENT, TaskNode, close, has_ended
+from tenuto.flow.work import WorkNode, begin, require_oath, start_task
 
 R = TypeVar("R")
 
 # What has no commander to hold it; the event loop holds tasks only weakly.
 _background: set[asyncio.Task[Any]] = set()
-_alone: dict[asyncio.Task[Any], HandlerCoroutine[Any]] = {}
+_alone: dict[asyncio.Task[Any], WorkNode] = {}
 
 
 class HandlerCoroutine(WorkNode, Generic[R]):
@@ -31,44 +29,40 @@ class HandlerCoroutine(WorkNode, Generic[R]):
     `call_handler` runs it as a child of a node; each call is one run. `await handler` gives the result of
     its own work: of the present run, of the last one, or of one that it starts under the node that awaits.
     Awaiting raises what the handler raised, and HandlerTerminatedError if it was terminated; a cancelled
-    `await` terminates the handler.
+    `await` terminates the handler. CycleError if handlers await each other in a circle.
     """
 
     __handler__ = True
     reusable: bool = True  # every handler is; kept because programs set it
 
+    _flow_kind = "handler"
+    _flow_start = "at_handler_start"
+    _flow_end: CallbackType = "at_handler_end"
     _flow_function: HandlerFunction | None = None
     _flow_before: tuple[Any, ...] = ()  # the object or class of a method
     _flow_arguments: tuple[Any, ...] = ()
     _flow_named: dict[str, Any] | None = None
-    _flow_tasks: dict[asyncio.Task[Any], HandlerCoroutine[Any]] | None = None  # where its task is kept
     _flow_given: Coroutine[Any, Any, R] | None = None
-    _flow_waiting: list[asyncio.Future[R]] | None = None
+    _flow_waiting: dict[asyncio.Future[R], TaskNode | None] | None = None  # who awaits it
 
     @property
     def coro(self) -> Coroutine[Any, Any, R] | None:
         """A new coroutine of this call, or the one that was set; None if there is neither."""
-        if self._flow_given is not None:
-            given, self._flow_given = self._flow_given, None
-            return given
-        return self._make()
+        return self._own_work() if self._flow_given or self._flow_function else None
 
     @coro.setter
     def coro(self, coro: Coroutine[Any, Any, R] | None) -> None:
         self._flow_given = coro
 
-    def _make(self) -> Coroutine[Any, Any, R] | None:
+    def _own_work(self) -> Coroutine[Any, Any, R]:
+        if self._flow_given is not None:
+            given, self._flow_given = self._flow_given, None
+            return given
         if self._flow_function is None:
-            return None
+            raise NotHandlerError(f"{self!r} has no coroutine to run")
         function, named = self._flow_function._function, self._flow_named or {}
         made: Coroutine[Any, Any, R] = function(*self._flow_before, self, *self._flow_arguments, **named)
         return made
-
-    def _tell_end(self) -> CallbackType:
-        return "at_handler_end"
-
-    def _kind(self) -> str:
-        return "handler"
 
     def _label(self) -> str:
         if self._flow_function is None:
@@ -76,7 +70,7 @@ class HandlerCoroutine(WorkNode, Generic[R]):
         name: str = self._flow_function._function.__qualname__
         return name.rpartition("<locals>.")[2]
 
-    def _resolve_waiting(self) -> None:
+    def _after_work(self) -> None:
         waiting, self._flow_waiting = self._flow_waiting, None
         for future in waiting or ():
             if future.done():
@@ -96,31 +90,43 @@ class HandlerCoroutine(WorkNode, Generic[R]):
         return self._wait().__await__()
 
     async def _wait(self) -> R:
-        if CURRENT.get() is self:
-            raise CycleError(f"{self!r} awaits itself")
+        awaiting = CURRENT.get()
+        self._refuse_circle(awaiting)
         if not self._flow_alive and not has_ended(self):
-            self._start_under_current()
+            self._start_under(awaiting)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         if self._flow_waiting is None:
-            self._flow_waiting = []
-        self._flow_waiting.append(future)
+            self._flow_waiting = {}
+        self._flow_waiting[future] = awaiting
         if self._flow_task is None or self._state == "TERMINATED":
-            self._resolve_waiting()  # its own work is over already
+            self._after_work()  # its own work is over already
         try:
             return await future
         except asyncio.CancelledError:
             if self._flow_alive:
-                detach(close(self))
+                closing = asyncio.ensure_future(close(self))
+                _background.add(closing)
+                closing.add_done_callback(_background.discard)
             raise
+        finally:
+            if self._flow_waiting is not None:
+                self._flow_waiting.pop(future, None)
 
-    def _start_under_current(self) -> None:
+    def _refuse_circle(self, awaiting: TaskNode | None) -> None:
+        """CycleError if this handler waits already, itself or through others, for the one that awaits it."""
+        seen = [awaiting]
+        for node in seen:  # grows while it is walked
+            if node is self:
+                raise CycleError(f"{self!r} would wait for itself")
+            if isinstance(node, HandlerCoroutine) and node._flow_waiting:
+                seen.extend(one for one in node._flow_waiting.values() if one not in seen)
+
+    def _start_under(self, parent: TaskNode | None) -> None:
         """Run as a child of the node whose work awaits us; alone, if there is none in this loop."""
-        parent = CURRENT.get()
         commander = None if parent is None else parent._commander
         if (
-            parent is not None
-            and commander is not None
+            commander is not None
             and commander._event_loop is asyncio.get_running_loop()
             and commander._thread == threading.get_ident()
         ):
@@ -129,134 +135,8 @@ class HandlerCoroutine(WorkNode, Generic[R]):
             return
         if self._parent is None:
             self._parent = "Null"
-        begin(self)
+        begin(self, self._flow_run + 1)
         start_task(self, asyncio.get_running_loop(), _alone)
-
-
-def detach(coroutine: Coroutine[Any, Any, Any]) -> None:
-    task = asyncio.ensure_future(coroutine)
-    _background.add(task)
-    task.add_done_callback(_background.discard)
-
-
-def start_task(
-    handler: HandlerCoroutine[Any],
-    loop: asyncio.AbstractEventLoop,
-    tasks: dict[asyncio.Task[Any], HandlerCoroutine[Any]],
-) -> None:
-    """Give a handler its asyncio task, which is kept in `tasks` while it runs.
-
-    The coroutine is driven to its first line inside of `try` here, so that a task which is cancelled
-    before its first step still ends its node.
-    """
-    coroutine = run_handler(handler, tasks)
-    coroutine.send(None)
-    task = loop.create_task(coroutine)
-    handler._flow_task = task
-    tasks[task] = handler
-
-
-class _Barrier:
-    """Waiting for nothing but the next step."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
-
-
-BARRIER = _Barrier()
-
-
-def begin(node: WorkNode, run: int = 1) -> None:
-    """Make a node ready for a run, the first or another one."""
-    node._state = "PENDING"
-    node._flow_alive = True
-    node._children[id(node)] = node
-    again = node._flow_run != 0
-    node._flow_run = run
-    if not again:
-        return
-    node._flow_ending = NOT_ENDING
-    node._flow_failed_by_child = False
-    node._flow_since = node._flow_until = None
-    node.exception = node.result = None
-
-
-async def run_handler(
-    handler: HandlerCoroutine[Any], tasks: dict[asyncio.Task[Any], HandlerCoroutine[Any]]
-) -> Any:
-    """The asyncio task of a handler: its own work, then its end."""
-    run = handler._flow_run
-    cancelled = failed = False
-    result: Any = None
-    task: asyncio.Task[Any] | None = None
-    try:
-        try:
-            await BARRIER
-            task = handler._flow_task
-            CURRENT.set(handler)
-            if handler._flow_alive:
-                handler._state = "ACTIVE"
-            handler._flow_since = time.monotonic()
-            if handler._callback is not None:
-                await tell(handler, "at_handler_start")
-            coroutine = handler.coro if handler._flow_given is not None else handler._make()
-            if coroutine is None:
-                raise NotHandlerError(f"{handler!r} has no coroutine to run")  # noqa: TRY301 - fails the node
-            result = await coroutine
-        except asyncio.CancelledError:
-            cancelled = True
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            handler._state = "EXCEPTION"
-            raise
-        except BaseException as error:  # noqa: BLE001 - a failure belongs to its node
-            failed = True
-            cancelled = await tell_failure(handler, run, error)
-        if not handler._flow_alive or handler._flow_run != run:
-            return None  # closed meanwhile: whatever it did after that is nobody's
-        handler._flow_task = None
-        if cancelled:
-            await close(handler)
-            return None
-        if not failed:
-            handler.result = result
-        if handler._flow_waiting is not None:
-            handler._resolve_waiting()
-        handler._children.pop(id(handler), None)
-        telling = advance(handler)
-        if telling is not None:
-            await go_on(telling)
-        return result
-    finally:
-        if task is None:  # closed before its first step
-            task = _this_task()
-        if task is not None:
-            tasks.pop(task, None)
-        commander = handler._commander
-        if commander is not None and not commander._children:
-            commander._check_idle()  # it may be the last one, under a node outside of the tree
-
-
-def _this_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None  # the loop is gone, and its tasks with it
-
-
-async def tell_failure(node: WorkNode, run: int, error: BaseException) -> bool:
-    """The node's own work raised. True if it was cancelled while its callbacks ran."""
-    if not node._flow_alive or node._flow_run != run:
-        return False  # it is closed: nobody asks any more
-    node._state = "EXCEPTION"
-    node.exception = error
-    commander = node._commander
-    log = logger if commander is None else commander.logger
-    log.error("%r failed: %r", node, error, exc_info=error)
-    try:
-        await tell(node, "at_exception")
-    except asyncio.CancelledError:
-        return True
-    return False
 
 
 class HandlerFunction:
@@ -271,6 +151,13 @@ class HandlerFunction:
         self._function = function
         self._in_class = "." in function.__qualname__
         self._is_method = False
+        code = function.__code__
+        # How many plain arguments, with the node, are right for sure.
+        self._right = (
+            range(0)
+            if code.co_kwonlyargcount
+            else range(code.co_argcount - len(function.__defaults__ or ()), code.co_argcount + 1)
+        )
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._in_class = self._is_method = True
@@ -297,7 +184,7 @@ class HandlerFunction:
     def _node(
         self, before: tuple[Any, ...], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> HandlerCoroutine[Any]:
-        node: HandlerCoroutine[Any] = HandlerCoroutine()
+        node: HandlerCoroutine[Any] = HandlerCoroutine.__new__(HandlerCoroutine)
         node._flow_function = self
         if before:
             node._flow_before = before
@@ -305,12 +192,14 @@ class HandlerFunction:
             node._flow_arguments = arguments
         if named:
             node._flow_named = named
-        # Wrong arguments are a TypeError here, where the call is, and not later.
-        self._function(*before, node, *arguments, **named).close()
-        for value in (*arguments, *named.values()):
-            if isinstance(value, Callback):
-                node._callback = value if node._callback is None else node._callback.update(value)
-                value._task_node = node
+        if named or len(before) + 1 + len(arguments) not in self._right:
+            # Wrong arguments are a TypeError here, where the call is, and not later.
+            self._function(*before, node, *arguments, **named).close()
+        if arguments or named:
+            for value in (*arguments, *named.values()):
+                if isinstance(value, Callback):
+                    node._callback = value if node._callback is None else node._callback.update(value)
+                    value._task_node = node
         return node
 
     def __repr__(self) -> str:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Final
 
 from tenuto.flow._exceptions import NotTaskerError
 from tenuto.flow.callbacks import Callback, CallbackType
 from tenuto.flow.handler import HandlerCoroutine
-from tenuto.flow.oath import PASS_WORD, require_oath
-from tenuto.flow.work import WorkNode
-
-__all__ = ["PASS_WORD", "BasicJob", "Job", "check_job", "tasker"]
+from tenuto.flow.work import PASS_WORD, WorkNode, require_oath
 
 _TASKER: Final = "__tasker__"
 
@@ -50,7 +47,9 @@ class Job(WorkNode, metaclass=ABCMeta):
     children have ended; then `at_job_end` runs.
     """
 
-    _flow_job = True
+    _flow_kind = "job"
+    _flow_start = "at_job_start"
+    _flow_end: CallbackType = "at_job_end"
 
     def __init__(self, callback: Callback | None = None) -> None:
         if callback is not None:
@@ -61,11 +60,15 @@ class Job(WorkNode, metaclass=ABCMeta):
     async def task(self) -> Any:
         """The work; decorate it with `@tasker(PASS_WORD)`. A handler that it returns is called as a child."""
 
-    def _tell_end(self) -> CallbackType:
-        return "at_job_end"
+    def _own_work(self) -> Awaitable[Any]:
+        return self.task()
 
-    def _kind(self) -> str:
-        return "job"
+    def _after_work(self) -> None:
+        called, commander = self.result, self._commander
+        if called is not None and isinstance(called, HandlerCoroutine) and commander is not None:
+            awaited = called._commander is commander and called._flow_run > self._flow_run
+            if not awaited and not called._flow_alive:
+                commander._submit(called, self, None)
 
 
 class BasicJob(Job):
@@ -82,7 +85,7 @@ class BasicJob(Job):
 
 def check_job(job: Job) -> None:
     """NotTaskerError unless this can be put into a queue; a Job keeps the error as its exception."""
-    if not getattr(type(job), "_flow_job", False):
+    if getattr(type(job), "_flow_kind", None) != "job":
         raise NotTaskerError(f"{job!r} is not a Job")
     if getattr(job.task, _TASKER, None) is not True:
         error = NotTaskerError(f"the task of {job!r} is not decorated with @tasker(PASS_WORD)")

@@ -18,8 +18,8 @@ from typing import Any
 from tenuto.flow._exceptions import CommanderAlreadyRunningError
 from tenuto.flow.job import Job
 from tenuto.flow.node import NOT_ENDING, TaskNode, call_watchers, close, stop
-from tenuto.flow.scheduler import Request, Scheduler
-from tenuto.flow.watchdog import Blockage, unwatch, watch_loop
+from tenuto.flow.scheduler import Scheduler
+from tenuto.flow.watchdog import Blockage, Watchdog
 
 
 class Lifecycle(Scheduler):
@@ -30,50 +30,47 @@ class Lifecycle(Scheduler):
     _blocked_after: float | None
     _grace: float
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def __init__(self) -> None:
+        super().__init__()
         self._id = 1
         self._commander = self  # type: ignore[assignment]  # the commander is the only one of its kind
         self._parent = "Null"
         self._children.clear()
-        self._event_loop = None
-        self._thread = None
         self._auto_exit = False
-        self._exit_asked = self._exit_from_inside = False
         self._dropped: list[Job] = []
         self._stop: asyncio.Future[None] | None = None
         self._return_result: Any = None
+        self._watchdog: Watchdog | None = None
         self._ended = threading.Event()
         self._ended.set()
 
-    def _exit_from_within(self, return_result: Any = None) -> None:
-        with self._lock:
-            self._ask_exit(return_result, inside=True)
-
     def _join(self, jobs: list[Job]) -> bool:
+        """Give the Jobs to the running commander; False if it does not run."""
         with self._lock:
             if self._accepting:
                 for job in jobs:
-                    self._post(job)
+                    self._post((job, None, None, None))
             return self._accepting
 
     def _start(
-        self, loop: asyncio.AbstractEventLoop, jobs: list[Job], auto_exit: bool, new_queue: bool, if_busy: str
-    ) -> bool:
-        """From idle to running, with the Jobs in the inbox.
+        self,
+        loop: asyncio.AbstractEventLoop,
+        jobs: list[Job],
+        auto_exit: bool,
+        new_queue: bool,
+        wait: bool = True,
+    ) -> None:
+        """From idle to running, with the Jobs in the inbox; `wait` for that if it is just closing.
 
-        If it runs, "join" gives the Jobs to it and returns False; otherwise CommanderAlreadyRunningError.
-        If it is closing, "wait" and "join" wait for its end.
+        CommanderAlreadyRunningError.
         """
         while True:
             with self._lock:
                 if self._ended.is_set():
                     self._begin(loop, jobs, new_queue)
                     self._auto_exit = auto_exit
-                    return True
-                if if_busy == "join" and self._join(jobs):
-                    return False
-                if if_busy == "refuse" or self._accepting:
+                    return
+                if self._accepting or not wait:
                     raise CommanderAlreadyRunningError(f"{self!r} runs already")
             self._ended.wait()
 
@@ -81,24 +78,23 @@ class Lifecycle(Scheduler):
         self._ended.clear()
         self._event_loop = loop
         self._thread = threading.get_ident()
-        self._stop = None
-        self._exit_asked = self._exit_from_inside = self._over = False
-        self._return_result = None
+        self._stop = self._return_result = None
+        self._over = False
+        self._state = "ACTIVE"
         self._flow_since = time.monotonic()
         self._accepting = True
-        self._inbox.extend(Request(job, None, None, None) for job in jobs)
+        self._inbox.extend((job, None, None, None) for job in jobs)
         self._dropped = [job for job, run in self._queue if job._flow_run == run] if new_queue else []
         if new_queue:
             self._queue.clear()
 
-    def _ask_exit(self, return_result: Any, inside: bool) -> None:
-        """From running to closing; the lock is held. Who asks first says what is returned."""
-        if self._accepting and self._event_loop is not None:
-            self._accepting = False
-            self._exit_asked = True
-            self._exit_from_inside = inside
-            self._return_result = return_result
-            self._event_loop.call_soon_threadsafe(self._signal_stop)
+    def _exit_from_within(self, return_result: Any = None) -> None:
+        """From running to closing. Who asks first says what is returned."""
+        with self._lock:
+            if self._accepting and self._event_loop is not None:
+                self._accepting = False
+                self._return_result = return_result
+                self._event_loop.call_soon_threadsafe(self._signal_stop)
 
     def _signal_stop(self) -> None:
         if self._stop is not None and not self._stop.done():
@@ -120,7 +116,7 @@ class Lifecycle(Scheduler):
         if not self._accepting:
             self._signal_stop()
         if self._blocked_after is not None:
-            watch_loop(self, self._blocked_after)
+            self._watchdog = Watchdog(self, self._blocked_after, self._tell_blockage)
         worker = self._worker = loop.create_task(self._work())
         try:
             for job in self._dropped:
@@ -131,6 +127,18 @@ class Lifecycle(Scheduler):
             await self._shut_down(worker)
         if worker.done() and not worker.cancelled():
             worker.result()
+
+    def _tell_blockage(self, blockage: Blockage) -> None:
+        self.blockages.append(blockage)
+        name = "something outside of Jobs and handlers" if blockage.node is None else repr(blockage.node)
+        self.logger.warning(
+            "%s has blocked the event loop for %.2f s:\n%s", name, blockage.seconds, blockage.stack
+        )
+        if self.on_blocked is not None:
+            try:
+                self.on_blocked(blockage)
+            except Exception:
+                self.logger.exception("on_blocked failed")
 
     async def _shut_down(self, worker: asyncio.Task[None]) -> None:
         """From closing to nothing left: the running Job, then handlers, each for as long as the grace."""
@@ -152,14 +160,7 @@ class Lifecycle(Scheduler):
         await self._settle()
         if left := [child for child in self._children if id(child) not in waiting] or self._unfinished():
             self.logger.error("%r ends although this does not heed its cancellation: %r", self, left)
-            for child in self._children:
-                if id(child) not in waiting:
-                    stop([child], None)
-                    child._flow_closing = False
-            self._children.clear()
-            self._children.extend(waiting.values())
-            for task in self._unfinished():
-                task.cancel()
+            self._abandon(waiting)
             await self._settle()
         for job in waiting.values():
             call_watchers(job)
@@ -167,6 +168,17 @@ class Lifecycle(Scheduler):
         callbacks, self._at_commander_end = self._at_commander_end, []
         for callback in callbacks:
             await self._callback_handle(callback=callback, which="at_commander_end")
+
+    def _abandon(self, waiting: dict[int, Job]) -> None:
+        """Cut off what has not ended, but for the Jobs that wait."""
+        for child in self._children:
+            if id(child) not in waiting:
+                stop([child], None)
+                child._flow_closing = False
+        self._children.clear()
+        self._children.extend(waiting.values())
+        for task in self._unfinished():
+            task.cancel()
 
     def _unfinished(self) -> list[asyncio.Task[Any]]:
         mine = [*self._handler_tasks, *self._spawned, *([self._worker] if self._worker else [])]
@@ -206,16 +218,26 @@ class Lifecycle(Scheduler):
         for task in (main, *([self._worker] if self._worker else []), *others):
             if task.done() and not task.cancelled():
                 task.exception()  # raised where it belongs already
-        loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(loop.shutdown_asyncgens(), self._grace)
+            await asyncio.wait_for(asyncio.get_running_loop().shutdown_asyncgens(), self._grace)
         except TimeoutError:
             self.logger.exception("asynchronous generators of %r do not close", self)
 
     def _end(self) -> None:
-        unwatch(self)
+        """From closing to idle, whatever a second Ctrl-C has left in the tree."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if not self._over:
+            for child in self._children:
+                child._state = "TERMINATED"
+                child._flow_alive = False
+            self._children.clear()
+            self._queue.clear()
+            self._handler_tasks.clear()
+            self._spawned.clear()
         with self._lock:
-            self._accepting = False
-            self._event_loop = self._thread = self._worker = None
-            self._flow_since = None
+            self._accepting = self._reading = False
+            self._event_loop = self._thread = self._worker = self._wake = self._running = None
+            self._watchdog = self._flow_since = None
+            self._state = "PENDING"
             self._ended.set()

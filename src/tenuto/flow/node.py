@@ -2,7 +2,7 @@
 
 A node holds itself among its children while its own work goes on. So "nothing left" is one test: no
 children. Ending is a walk from a node towards the root, in a loop and not by recursion, since a chain of
-Jobs may be longer than the stack.
+Jobs may be longer than the stack. A node with callbacks interrupts the walk until they have run.
 """
 
 from __future__ import annotations
@@ -42,13 +42,7 @@ class Children(dict[int, "TaskNode"]):
         self[id(node)] = node
 
     def extend(self, nodes: Iterable[TaskNode]) -> None:
-        for node in nodes:
-            self[id(node)] = node
-
-    def remove(self, node: TaskNode) -> None:
-        """ValueError if it is not there."""
-        if self.pop(id(node), None) is None:
-            raise ValueError(f"{node!r} is not among the children")
+        self.update((id(node), node) for node in nodes)
 
     def __iter__(self) -> Any:  # of nodes, where a dict says keys
         return iter(self.values())
@@ -79,9 +73,12 @@ class TaskNode:
     fails_with_children: bool = False
     exception: BaseException | None = None
 
+    # What kind of node it is: for people, and the moment at which its callbacks are told of its end.
+    _flow_kind = "node"
+    _flow_end: CallbackType | None = None
+
     # The bookkeeping of the present run; the prefix keeps it apart from what subclasses call theirs.
     _flow_root = False
-    _flow_job = False
     _flow_alive = False  # scheduled, and not ended
     _flow_closing = False  # terminated, but not told to everybody: its place is still taken
     _flow_run = 0  # the number of this run in its commander
@@ -162,10 +159,6 @@ class TaskNode:
             node = node.parent
         return chain
 
-    async def terminate_task_node(self) -> None:
-        """Stop this node and everything under it: the same as `close_task_node`."""
-        await self.close_task_node()
-
     async def close_task_node(self) -> None:
         """Stop this node and everything under it, for good.
 
@@ -175,49 +168,28 @@ class TaskNode:
         A node that has ended stays as it is. From another thread, the commander's loop does the work.
         """
         commander = self._commander
-        if (
-            isinstance(commander, TaskNode)
-            and commander._event_loop is not None
-            and commander._thread != threading.get_ident()
-        ):
+        if running(commander) and commander._thread != threading.get_ident():
+            assert commander._event_loop is not None
             there = asyncio.run_coroutine_threadsafe(close(self), commander._event_loop)
             await asyncio.wrap_future(there)
         else:
             await close(self)
 
-    def _tell_end(self) -> CallbackType | None:
-        """Which callbacks say that a node of this kind has ended."""
-        return None
-
-    def _resolve_waiting(self) -> None:
-        """The node's own work is over."""
-
-    def _root_emptied(self) -> None:
-        """The last child of the root has ended."""
-
-    def _kind(self) -> str:
-        """In one word, for people."""
-        return "node"
+    async def terminate_task_node(self) -> None:
+        """The same as `close_task_node`."""
+        await self.close_task_node()
 
     def _label(self) -> str:
         """A name, for people."""
         return type(self).__name__
 
     def __repr__(self) -> str:
-        return f"<{self._kind()} {self._label()} #{self._id} {self._state}>"
-
-
-def is_node(value: object) -> TypeGuard[TaskNode]:
-    return isinstance(value, TaskNode)
+        return f"<{self._flow_kind} {self._label()} #{self._id} {self._state}>"
 
 
 def running(commander: object) -> TypeGuard[Scheduler]:
     """A commander with a loop, which can run what belongs to the tree and to no node."""
     return isinstance(commander, TaskNode) and getattr(commander, "_event_loop", None) is not None
-
-
-def has_entries(node: TaskNode, which: CallbackType) -> bool:
-    return node._callback is not None and bool(getattr(node._callback, which))
 
 
 async def tell(node: TaskNode, which: CallbackType) -> None:
@@ -231,7 +203,7 @@ async def tell(node: TaskNode, which: CallbackType) -> None:
         await run_entries(getattr(callback, which), node, _report_alone)
 
 
-def _report_alone(error: Exception) -> None:
+def _report_alone(error: BaseException) -> None:
     logger.error("A callback of a node without a commander failed.", exc_info=error)
 
 
@@ -242,19 +214,18 @@ def has_ended(node: TaskNode) -> bool:
 def advance(node: TaskNode) -> TaskNode | None:
     """End this node and its ancestors as far as that goes without waiting.
 
-    Returns the node whose callbacks have to run before it goes on; the caller owes them (`finish`).
+    Returns the node whose callbacks have to run before it goes on; the caller owes them (`go_on`).
     """
     while not node._children and node._state != "TERMINATED":
         if node._flow_root:
-            node._root_emptied()
+            node._check_idle()  # type: ignore[attr-defined]  # the root is a scheduler
             return None
         if node._flow_ending == TELLING:
             return None  # whoever runs the callbacks goes on
-        if node._flow_ending == NOT_ENDING:
-            which = node._tell_end()
-            if (which is not None and has_entries(node, which)) or (
-                node._flow_failed_by_child and has_entries(node, "at_exception")
-            ):
+        callback, which = node._callback, node._flow_end
+        if callback is not None and node._flow_ending == NOT_ENDING:
+            failed_by_child = node._flow_failed_by_child and callback.at_exception
+            if failed_by_child or (which is not None and getattr(callback, which)):
                 node._flow_ending = TELLING
                 return node
             node._flow_ending = TOLD
@@ -285,22 +256,25 @@ def call_watchers(node: TaskNode) -> None:
 
 
 async def finish(node: TaskNode) -> None:
-    """End this node if nothing of it is left, then its ancestors, with their callbacks.
-
-    Callbacks run in a task of their own, so that the tree goes on even if the caller is cancelled.
-    """
+    """End this node if nothing of it is left, then its ancestors, with their callbacks."""
     telling = advance(node)
     if telling is not None:
         await go_on(telling)
 
 
 async def go_on(telling: TaskNode) -> None:
-    """The rest of `finish`: what `advance` left to do."""
-    commander = telling._commander
+    """The rest of an end: what `advance` left to do.
+
+    Callbacks run in a task of their own, so that the tree goes on even if the caller is cancelled.
+    """
+    await _apart(telling._commander, _tell_and_go_on(telling))
+
+
+async def _apart(commander: object, coroutine: Any) -> None:
     if running(commander):
-        await asyncio.shield(commander._spawn(_tell_and_go_on(telling)))
+        await asyncio.shield(commander._spawn(coroutine))
     else:
-        await _tell_and_go_on(telling)
+        await coroutine
 
 
 async def _tell_and_go_on(node: TaskNode) -> None:
@@ -309,9 +283,8 @@ async def _tell_and_go_on(node: TaskNode) -> None:
         try:
             if telling._flow_failed_by_child:
                 await tell(telling, "at_exception")
-            which = telling._tell_end()
-            if which is not None:
-                await tell(telling, which)
+            if telling._flow_end is not None:
+                await tell(telling, telling._flow_end)
         finally:
             telling._flow_ending = TOLD
         telling = advance(telling)
@@ -319,15 +292,14 @@ async def _tell_and_go_on(node: TaskNode) -> None:
 
 def _branch(node: TaskNode) -> list[TaskNode]:
     """The node and all its descendants, children before parents."""
-    seen = {id(node)}
-    branch = [node]
-    for parent in branch:  # grows while it is walked
+    branch = {id(node): node}
+    waiting = [node]
+    for parent in waiting:  # grows while it is walked
         for child in parent._children:
-            if is_node(child) and id(child) not in seen:
-                seen.add(id(child))
-                branch.append(child)
-    branch.reverse()
-    return branch
+            if isinstance(child, TaskNode) and id(child) not in branch:
+                branch[id(child)] = child
+                waiting.append(child)
+    return waiting[::-1]
 
 
 async def close(node: TaskNode) -> None:
@@ -336,13 +308,7 @@ async def close(node: TaskNode) -> None:
         return
     here = asyncio.current_task()
     inside = stop(branch := _branch(node), here)
-    parent = node._parent
-    told = _tell_closed(node, branch, parent)
-    commander = node._commander
-    if running(commander):
-        await asyncio.shield(commander._spawn(told))
-    else:
-        await told
+    await _apart(node._commander, _tell_closed(node, branch, node._parent))
     if inside and here is not None:
         here.cancel()
         await asyncio.sleep(0)  # the cancellation arrives here
@@ -364,7 +330,8 @@ def stop(branch: list[TaskNode], here: asyncio.Task[Any] | None) -> bool:
         elif task is not None:
             task.cancel()
     for node in branch:
-        node._resolve_waiting()
+        if node._flow_kind == "handler":
+            node._after_work()  # type: ignore[attr-defined]  # who awaits it is told
     return inside
 
 
@@ -372,7 +339,7 @@ async def _tell_closed(node: TaskNode, branch: list[TaskNode], parent: Any) -> N
     try:
         for closed in branch:
             await tell(closed, "at_terminate")
-        if is_node(parent):
+        if isinstance(parent, TaskNode):
             if parent._children.pop(id(node), None) is not None:
                 await finish(parent)
         elif parent is not None and parent != "Null":

@@ -12,10 +12,9 @@ import contextlib
 import functools
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from tenuto.flow._exceptions import (
     CommanderNotRunError,
@@ -25,13 +24,15 @@ from tenuto.flow._exceptions import (
     TooManyJobsError,
 )
 from tenuto.flow.callbacks import Callback, CallbackType, entries_of, run_entries
-from tenuto.flow.handler import BARRIER, HandlerCoroutine, begin, start_task, tell_failure
+from tenuto.flow.handler import HandlerCoroutine
 from tenuto.flow.job import Job, check_job
-from tenuto.flow.node import CURRENT, TaskNode, advance, close, go_on, has_ended, is_node
-from tenuto.flow.standin import StandIn, watch
+from tenuto.flow.node import CURRENT, TaskNode, advance, go_on, has_ended
+from tenuto.flow.work import BARRIER, WorkNode, begin, do_work, start_task
 
 CALLBACK_FAILURES_KEPT = 100
-JOBS_BETWEEN_BREATHS = 32  # how many Jobs may run before handlers, timers and signals get a turn
+# How many Jobs may run before timers and signals get a turn. Handlers get one after each Job, but for the
+# time when more Jobs than that wait: then a turn for each would cost more than the work.
+JOBS_BETWEEN_BREATHS = 32
 
 
 class CallbackFailure(NamedTuple):
@@ -39,48 +40,51 @@ class CallbackFailure(NamedTuple):
 
     node: TaskNode | None
     which: str
-    error: Exception
+    error: BaseException
 
 
-class Request(NamedTuple):
-    """What came from another thread."""
+# What came from another thread: a node, its parent, its requester, and a watcher that is called when the node
+# has ended or could not be taken. A plain tuple, since there may be many.
+Request = tuple[WorkNode, TaskNode | None, TaskNode | None, Callable[[], None] | None]
 
-    node: Job | HandlerCoroutine[Any]
-    parent: TaskNode | None
-    requester: TaskNode | None
-    watcher: Callable[[], None] | None  # called when the node has ended, or could not be taken
+
+class StandIn(TaskNode):
+    """Holds the place of a node that is to run but cannot be in the tree yet.
+
+    It runs already and has to run again, or it runs in the tree of another commander.
+    """
+
+    def _label(self) -> str:
+        return "waiting for another run"
 
 
 class Scheduler(TaskNode):
     """What a commander does between its start and its end."""
 
     _flow_root = True
-
-    def _kind(self) -> str:
-        return "commander"
+    _flow_kind = "commander"
 
     logger: logging.Logger
-    callback_failures: deque[CallbackFailure]
-    _event_loop: asyncio.AbstractEventLoop | None
-    _thread: int | None
     _max_waiting_jobs: int
 
-    def _prepare(self) -> None:
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._inbox: deque[Request] = deque()
         self._reading = False  # the inbox is being emptied
         self._accepting = False
         self._over = False  # nothing is taken in any more
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._thread: int | None = None
         self._queue: deque[tuple[Job, int]] = deque()
         self._runs = 0
         self._ids = 1
         self._running: Job | None = None
         self._wake: asyncio.Future[None] | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._handler_tasks: dict[asyncio.Task[Any], HandlerCoroutine[Any]] = {}
+        self._handler_tasks: dict[asyncio.Task[Any], WorkNode] = {}
         self._spawned: set[asyncio.Task[None]] = set()
         self._at_commander_end: list[Callback] = []
-        self.callback_failures = deque(maxlen=CALLBACK_FAILURES_KEPT)
+        self.callback_failures: deque[CallbackFailure] = deque(maxlen=CALLBACK_FAILURES_KEPT)
 
     # --- the way in --------------------------------------------------------------------------------------
 
@@ -102,55 +106,34 @@ class Scheduler(TaskNode):
         self._submit(handler, parent, requester)
         return handler._flow_task
 
-    def _submit(
-        self, node: Job | HandlerCoroutine[Any], parent: TaskNode | None, requester: TaskNode | None
-    ) -> None:
+    def _submit(self, node: WorkNode, parent: TaskNode | None, requester: TaskNode | None) -> None:
         """Take a node in: now, or through the inbox of the commander and thread that it belongs to."""
         if parent is None:
             parent = self
-        if (
-            parent._commander is self
-            and node._commander is None
-            and not node._flow_closing
-            and requester is None
-            and parent._state != "TERMINATED"
-            and threading.get_ident() == self._thread
-            and not self._over
-        ):
-            self._admit(node, parent)  # what nearly always happens, without further questions
-            return
         if parent._state == "TERMINATED" or (requester is not None and requester._state == "TERMINATED"):
             return
-        elsewhere = parent._commander
-        if is_scheduler(elsewhere) and elsewhere is not self:
-            elsewhere._post(node, parent, requester)
+        elsewhere, owner = parent._commander, node._commander
+        if elsewhere is not self and isinstance(elsewhere, Scheduler):
+            elsewhere._post((node, parent, requester, None))
         elif self._event_loop is None or self._over:
             raise CommanderNotRunError(f"{self!r} does not run")
         elif threading.get_ident() != self._thread:
-            self._post(node, parent, requester)
+            self._post((node, parent, requester, None))
+        elif owner is not self and isinstance(owner, Scheduler) and owner._accepting:
+            self._lend(node, parent, owner)
+        elif node._flow_alive or node._flow_closing:
+            self._repeat(node, parent)
         else:
-            owner = node._commander
-            if is_scheduler(owner) and owner is not self and owner._accepting:
-                self._lend(node, parent, owner)
-            elif node._flow_alive or node._flow_closing:
-                self._repeat(node, parent)
-            else:
-                self._admit(node, parent)
+            self._admit(node, parent)
 
-    def _post(
-        self,
-        node: Job | HandlerCoroutine[Any],
-        parent: TaskNode | None = None,
-        requester: TaskNode | None = None,
-        watcher: Callable[[], None] | None = None,
-    ) -> None:
+    def _post(self, request: Request) -> None:
         """Put into the inbox, from any thread. CommanderNotRunError if it would never be read."""
         with self._lock:
             loop = self._event_loop
             if not self._accepting or loop is None:
                 raise CommanderNotRunError(f"{self!r} does not run")
             self._check_room()
-            self._inbox.append(Request(node, parent, requester, watcher))
+            self._inbox.append(request)
             if len(self._inbox) == 1:
                 loop.call_soon_threadsafe(self._read_inbox)
 
@@ -162,91 +145,81 @@ class Scheduler(TaskNode):
         with self._lock:
             requests, self._inbox = self._inbox, deque()
             self._reading = True
-        try:
-            for request in requests:
-                self._take(request)
-        finally:
-            self._reading = False
+        for node, parent, requester, watcher in requests:
+            try:
+                self._submit(node, parent, requester)
+            except Exception:
+                self.logger.exception("%r was not taken", node)
+            if watcher is not None:
+                _watch(node, watcher) if node._flow_alive else watcher()
+        self._reading = False
         self._check_idle()
-
-    def _take(self, request: Request) -> None:
-        node, parent, requester, watcher = request
-        try:
-            self._submit(node, parent, requester)
-        except Exception:
-            self.logger.exception("%r was not taken", node)
-        if watcher is not None:
-            if node._flow_alive:
-                watch(node, watcher)
-            else:
-                watcher()
 
     # --- into the tree -----------------------------------------------------------------------------------
 
     def _attach(self, node: TaskNode, parent: TaskNode) -> None:
         """Link under the parent; under its nearest living ancestor, if it has ended meanwhile."""
-        place = parent
-        while not place._flow_alive and not place._flow_root and has_ended(place):
-            place = place._parent if is_node(place._parent) else self
-        place._children[id(node)] = node
-        node._parent = place
-        if node._commander is self:
-            return
-        if node._id is None or isinstance(node._id, int):
-            self._ids += 1
-            node._id = self._ids
-        node._commander = self  # type: ignore[assignment]  # the commander is the only scheduler
+        while not parent._flow_alive and not parent._flow_root and has_ended(parent):
+            parent = parent._parent if isinstance(parent._parent, TaskNode) else self
+        parent._children[id(node)] = node
+        node._parent = parent
+        if node._commander is not self:
+            if node._id is None or isinstance(node._id, int):
+                self._ids += 1
+                node._id = self._ids
+            node._commander = self  # type: ignore[assignment]  # the commander is the only scheduler
 
-    def _admit(self, node: Job | HandlerCoroutine[Any], parent: TaskNode) -> None:
+    def _admit(self, node: WorkNode, parent: TaskNode) -> None:
         """Begin a run: a Job goes into the queue, a handler gets its task."""
-        if node._flow_job and len(self._queue) >= self._max_waiting_jobs:
-            self._check_room()
         if parent is node or len(node._children) > 1:  # it has children before it is in the tree
             _refuse_cycle(node, parent)
+        job = node._flow_kind == "job"
+        if job and len(self._queue) >= self._max_waiting_jobs:
+            self._check_room()
         self._attach(node, parent)
         self._runs += 1
         begin(node, self._runs)
-        if node._flow_job:
-            self._queue.append((node, self._runs))  # type: ignore[arg-type]  # a Job, as the flag says
+        if job:
+            self._queue.append((node, self._runs))  # type: ignore[arg-type]  # a Job, as was asked
             if self._wake is not None:
                 self._wake_worker()
             return
-        callback = node._callback
-        if callback is not None and callback.at_commander_end:
-            self._at_commander_end.append(callback)
+        if node._callback is not None:
+            self._remember_end(node._callback)
         assert self._event_loop is not None
-        start_task(node, self._event_loop, self._handler_tasks)  # type: ignore[arg-type]  # a handler
+        start_task(node, self._event_loop, self._handler_tasks)
 
-    def _repeat(self, node: Job | HandlerCoroutine[Any], parent: TaskNode) -> None:
+    def _remember_end(self, callback: Callback) -> None:
+        if callback.at_commander_end:
+            self._at_commander_end.append(callback)
+
+    def _repeat(self, node: WorkNode, parent: TaskNode) -> None:
         """Run a node once more when its present run has ended. CycleError if it would wait for itself."""
         _refuse_cycle(node, parent)
         stand_in = StandIn()
         self._attach(stand_in, parent)
-        watch(node, functools.partial(self._take_place, stand_in, node))
+        _watch(node, functools.partial(self._take_place, stand_in, node))
 
-    def _take_place(self, stand_in: StandIn, node: Job | HandlerCoroutine[Any]) -> None:
+    def _take_place(self, stand_in: StandIn, node: WorkNode) -> None:
         parent = stand_in._parent
-        if stand_in._state == "TERMINATED" or not is_node(parent):
+        if stand_in._state == "TERMINATED" or not isinstance(parent, TaskNode):
             return
+        take = self._repeat if node._flow_alive or node._flow_closing else self._admit
         try:
-            self._repeat(node, parent) if node._flow_alive or node._flow_closing else self._admit(
-                node, parent
-            )
+            take(node, parent)
         except FlowError:
             self.logger.exception("%r cannot be run again", node)
         self._release(stand_in)
 
-    def _lend(self, node: Job | HandlerCoroutine[Any], parent: TaskNode, owner: Scheduler) -> None:
+    def _lend(self, node: WorkNode, parent: TaskNode, owner: Scheduler) -> None:
         """Let the commander to which a node belongs run it; the parent here waits for it all the same."""
         stand_in = StandIn()
         self._attach(stand_in, parent)
         try:
-            owner._post(node, watcher=functools.partial(self._give_back, stand_in))
+            owner._post((node, None, None, functools.partial(self._give_back, stand_in)))
         except CommanderNotRunError:  # it ended just now
-            stand_in._children.clear()
-            assert is_node(stand_in._parent)
-            stand_in._parent._children.pop(id(stand_in), None)
             self._admit(node, parent)
+            self._release(stand_in)
 
     def _give_back(self, stand_in: StandIn) -> None:
         """A lent node has ended; called in the thread of the other commander."""
@@ -274,9 +247,6 @@ class Scheduler(TaskNode):
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _root_emptied(self) -> None:
-        self._check_idle()
-
     def _check_idle(self) -> None:
         """Hook of the commander: nothing may be left to do."""
 
@@ -296,66 +266,21 @@ class Scheduler(TaskNode):
             job, run = self._queue.popleft()
             if job._flow_run != run or not job._flow_alive:
                 continue  # closed while it waited
-            await self._run_job(job, worker)
-            jobs += 1
-            if self._handler_tasks or jobs % JOBS_BETWEEN_BREATHS == 0:
-                await BARRIER
-
-    async def _run_job(self, job: Job, worker: asyncio.Task[None]) -> None:
-        run = job._flow_run
-        self._running = job
-        job._flow_task = worker
-        job._state = "ACTIVE"
-        job._flow_since = time.monotonic()
-        before = CURRENT.set(job)
-        cancelled = failed = False
-        result: Any = None
-        try:
-            callback = job._callback
-            if callback is not None:
-                if callback.at_commander_end:
-                    self._at_commander_end.append(callback)
-                if callback.at_job_start:
-                    await self._callback_handle(callback=callback, which="at_job_start", task_node=job)
-            result = await job.task()
-        except asyncio.CancelledError:
-            cancelled = True
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            job._state = "EXCEPTION"
-            raise
-        except BaseException as error:  # noqa: BLE001 - a failure belongs to its node
-            failed = True
-            cancelled = await tell_failure(job, run, error)
-        finally:
+            self._running = job
+            job._flow_task = worker
+            if job._callback is not None:
+                self._remember_end(job._callback)
+            try:  # noqa: SIM105 - for speed
+                await do_work(job)
+            except asyncio.CancelledError:
+                pass  # it came after the Job's own work; the rest of its end goes on elsewhere
             self._running = None
-            CURRENT.reset(before)
-        if worker.cancelling():
-            await self._forget_cancellation(worker)
-        if not job._flow_alive or job._flow_run != run:
-            return  # closed meanwhile
-        job._flow_task = None
-        if cancelled:
-            await close(job)
-            return
-        if not failed:
-            job.result = result
-            if isinstance(result, HandlerCoroutine) and not self._was_called(result, run):
-                self._submit(result, job, None)
-        job._children.pop(id(job), None)
-        telling = advance(job)
-        if telling is not None:
-            await go_on(telling)
-
-    async def _forget_cancellation(self, worker: asyncio.Task[None]) -> None:
-        """The cancellation was meant for the Job; the worker goes on."""
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        while worker.cancelling():
-            worker.uncancel()
-
-    def _was_called(self, handler: HandlerCoroutine[Any], run: int) -> bool:
-        """Whether a Job called or awaited the handler itself before returning it."""
-        return handler._flow_alive or (handler._commander is self and handler._flow_run > run)
+            if worker.cancelling():
+                await _forget_cancellation(worker)
+            jobs += 1
+            crowded = len(self._queue) > JOBS_BETWEEN_BREATHS
+            if jobs % JOBS_BETWEEN_BREATHS == 0 or (self._handler_tasks and not crowded):
+                await BARRIER
 
     async def _callback_handle(
         self, callback: Callback | None, which: CallbackType, task_node: TaskNode | None = None
@@ -366,27 +291,37 @@ class Scheduler(TaskNode):
         entries = entries_of(callback, which)
         node = task_node if task_node is not None else callback._task_node
 
-        def report(error: Exception) -> None:
+        def report(error: BaseException) -> None:
             self.callback_failures.append(CallbackFailure(node, which, error))
             self.logger.error("A callback %s of %r failed: %r", which, node, error, exc_info=error)
 
-        before = CURRENT.set(task_node) if task_node is not None else None
+        before = CURRENT.set(task_node)
         try:
             await run_entries(entries, node, report)
         finally:
-            if before is not None:
-                CURRENT.reset(before)
+            CURRENT.reset(before)
 
     _handle_callback = _callback_handle
 
 
+async def _forget_cancellation(worker: asyncio.Task[None]) -> None:
+    """The cancellation was meant for the Job; the worker goes on."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while worker.cancelling():
+        worker.uncancel()
+
+
+def _watch(node: TaskNode, watcher: Callable[[], None]) -> None:
+    """Call this once, when the present or next run of the node has ended."""
+    if node._flow_watchers is None:
+        node._flow_watchers = []
+    node._flow_watchers.append(watcher)
+
+
 def _refuse_cycle(node: TaskNode, parent: TaskNode) -> None:
     ancestor: Any = parent
-    while is_node(ancestor):
+    while isinstance(ancestor, TaskNode):
         if ancestor is node:
             raise CycleError(f"{node!r} would wait for itself under {parent!r}; put it under the commander")
         ancestor = ancestor._parent
-
-
-def is_scheduler(value: object) -> TypeGuard[Scheduler]:
-    return isinstance(value, Scheduler)
