@@ -4,6 +4,8 @@ import re
 import signal
 import sqlite3
 
+import tenuto
+
 
 def test_show_tells_the_whole_story(shell):
     row = shell.paused("send hi")
@@ -116,3 +118,7 @@ def test_verify_sees_a_missing_event(shell):
         database.execute("DELETE FROM events WHERE seq = 4")
     database.close()
     assert "event 4" in shell("verify", thread, code=1)
+
+
+def test_the_version_is_that_of_the_package(shell):
+    assert shell("--version") == f"tenuto {tenuto.__version__}\n"

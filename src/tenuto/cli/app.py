@@ -42,7 +42,7 @@ inbox_app = typer.Typer(
 app.add_typer(inbox_app, name="inbox")
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
     version: Annotated[
@@ -361,6 +361,18 @@ def crashtest(
 
     subject = Subject(agent, script, fakes, seed, seconds)
     raise typer.Exit(play(subject, only, listing=listing, report=report, keep=keep))
+
+
+@app.command(epilog="Example: tenuto doctor --agent examples.orders.agent:agent")
+def doctor(agent: AgentName = None, database: Database = DATABASE, as_json: AsJson = False) -> None:
+    """Say what is wrong here, and what to do.
+
+    Looks at the database, its leases and clock, the environment, the provider and the agents. Changes nothing
+    and costs nothing. Exits with 1 when there is a problem.
+    """
+    from tenuto.cli.doctor import doctor as examine
+
+    raise typer.Exit(asyncio.run(examine(database, agent, as_json)))
 
 
 @app.command(epilog="Example: ./dev demo")
