@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from tenuto.errors import ConfigurationError, ModelError
 from tenuto.limits import (
     MAX_PROVIDER_ERROR_BYTES,
+    MAX_REPLY_BYTES,
     MODEL_ATTEMPTS,
     MODEL_CONNECT_SECONDS,
     MODEL_IDLE_SECONDS,
@@ -114,6 +117,11 @@ class OpenAIModel:
     def name(self) -> str:
         return self._name
 
+    @property
+    def place(self) -> str:
+        """The endpoint as it may be shown: without user, password and query."""
+        return self._place
+
     def __repr__(self) -> str:
         return f"OpenAIModel({self._name!r}, url={self._place!r})"
 
@@ -153,6 +161,40 @@ class OpenAIModel:
             cause = f"{words}; before that: {failure}" if failure else words
             raise self._failure(ModelError(cause, retryable=True), attempt) from error
 
+    async def listed(self, seconds: float) -> tuple[int, tuple[str, ...]]:
+        """Ask which models the endpoint has, which costs nothing: its HTTP status, and their names if told.
+
+        Raises `ModelError` when it does not answer within `seconds`.
+        """
+        import httpx2
+
+        parts = urlsplit(self._url)
+        url = urlunsplit(parts._replace(path=parts.path.removesuffix("/chat/completions") + "/models"))
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                httpx2.AsyncClient(timeout=seconds) as client,
+                client.stream("GET", url, headers=self._credentials() | self._headers) as response,
+            ):
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_REPLY_BYTES:
+                        break
+        except (httpx2.HTTPError, OSError, TimeoutError) as error:
+            words = str(error) or f"no answer within {seconds:g} s"
+            raise self._failure(ModelError(f"connection failed: {words}", retryable=True), 1) from error
+        try:
+            return response.status_code, tuple(row.id for row in msgspec.json.decode(body, type=_Listed).data)
+        except msgspec.DecodeError:
+            return response.status_code, ()
+
+    def _credentials(self) -> dict[str, str]:
+        if not self._key:
+            return {}
+        azure = {"api-key": self._key} if "/openai/deployments/" in self._url else {}
+        return {"Authorization": f"Bearer {self._key}"} | azure
+
     async def _attempt(self, request: Request, emit: Callable[[Delta], None] | None) -> Reply:
         body = request_body(self._name, request, self._parameters, self._ask_for_usage)
         try:
@@ -175,20 +217,18 @@ class OpenAIModel:
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",
-            "Authorization": f"Bearer {self._key}" if self._key else Omit(),
+            "Authorization": Omit(),
             # The SDK would take these two from the environment and tell them to any endpoint.
             "OpenAI-Organization": Omit(),
             "OpenAI-Project": Omit(),
         }
-        if self._key and "/openai/deployments/" in self._url:
-            headers["api-key"] = self._key  # Azure
         response: httpx2.Response | None = None
         try:
             answer: object = await client.post(
                 self._url,
                 cast_to=httpx2.Response,  # the SDK then hands out the response unread
                 content=body,
-                options={"headers": headers | self._headers},
+                options={"headers": headers | self._credentials() | self._headers},
                 stream=True,
                 stream_cls=AsyncStream[Any],
             )
@@ -256,6 +296,14 @@ class OpenAIModel:
             retry_after_seconds=error.retry_after_seconds,
             attempts=attempt,
         )
+
+
+class _ListedModel(msgspec.Struct):
+    id: str
+
+
+class _Listed(msgspec.Struct):
+    data: list[_ListedModel]
 
 
 async def _refuse(response: "httpx2.Response") -> None:

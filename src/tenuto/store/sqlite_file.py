@@ -80,7 +80,7 @@ def _connect(path: str, connections: list[sqlite3.Connection]) -> sqlite3.Connec
 
 def _migrate(path: str, connection: sqlite3.Connection) -> None:
     """Nothing is written to the file before it is known to be ours and not newer."""
-    version = _check_version(path, connection)
+    version = check_version(path, connection)
     if path != ":memory:" and connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         _use_wal(connection)
     if version == len(MIGRATIONS):
@@ -88,7 +88,7 @@ def _migrate(path: str, connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Another process may have migrated it while this one waited for the lock.
-        for number in range(_check_version(path, connection) + 1, len(MIGRATIONS) + 1):
+        for number in range(check_version(path, connection) + 1, len(MIGRATIONS) + 1):
             for statement in MIGRATIONS[number - 1].read_text(encoding="utf-8").split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -113,7 +113,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     raise sqlite3.OperationalError("database is locked")
 
 
-def _check_version(path: str, connection: sqlite3.Connection) -> int:
+def check_version(path: str, connection: sqlite3.Connection) -> int:
     # In this order: another process may make the schema just now, all at once, and then signs it as ours.
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -1,0 +1,299 @@
+"""`tenuto doctor`: what is wrong here and what to do. Every check only reads, and none costs money.
+
+A check is a generator of findings. What it meets on the way (a file that cannot be opened, an agent that
+cannot be loaded) is a finding, too, and the other checks go on.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tenuto import limits
+from tenuto.agent import Agent
+from tenuto.cli.agents import load_agents, named_agents
+from tenuto.cli.terminal import console, moment, now_ms, print_json, progress, safe, span
+from tenuto.errors import ConfigurationError, ModelError, TenutoError
+from tenuto.store import open_store
+from tenuto.store.sqlite_file import MIGRATIONS, check_version, look_at, store_error
+from tenuto.store.sqlite_workers import is_alive
+
+Level = Literal["ok", "warning", "problem"]
+STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
+CLOCK_SLACK_MS = 2_000
+UNSERVED_MS = 10_000
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line. `advice`: what to do about it."""
+
+    check: str
+    level: Level
+    text: str
+    advice: str = ""
+
+
+async def doctor(database: str, agent: str | None, as_json: bool) -> int:
+    """Examine everything; the exit code, 1 when there is a problem."""
+    found: list[Finding] = []
+    async for finding in _examine(database, agent):
+        found.append(finding)
+        if not as_json:
+            _show(finding)
+    problems, warnings = (
+        sum(finding.level == level for finding in found) for level in ("problem", "warning")
+    )
+    if as_json:
+        print_json({"ok": not problems, "findings": found})
+    else:
+        console().print(f"problems: {problems}, warnings: {warnings}")
+    return 1 if problems else 0
+
+
+async def _examine(database: str, agent: str | None) -> AsyncIterator[Finding]:
+    path = str(getattr(open_store(database), "path", ":memory:"))
+    for finding in _database(path):
+        yield finding
+    agents: list[Agent] = []
+    for finding in _agents(agent, agents):
+        yield finding
+    async for finding in _provider(agents):
+        yield finding
+    for finding in _tokens(os.environ.get("APPROVER_SECRET", ""), os.environ.get("SUBMIT_TOKEN", "")):
+        yield finding
+
+
+def _show(finding: Finding) -> None:
+    out = console()
+    out.print(f"{finding.level:<8}", style=STYLES[finding.level], end="")
+    out.print(f"{finding.check:<12}{safe(finding.text)}")
+    if finding.advice:
+        out.print(f"{'':20}→ {safe(finding.advice)}")
+
+
+# -- the database -------------------------------------------------------------------------------------------
+
+
+def _database(path: str) -> Iterator[Finding]:
+    if path == ":memory:":
+        yield Finding("database", "warning", "in memory: it ends with its process", "name a file")
+        return
+    place = Path(path)
+    if not place.is_file():
+        yield _missing(place)
+        return
+    yield from _access(place)
+    yield from _space(place)
+    try:
+        with contextlib.closing(look_at(path)) as connection:
+            version = check_version(path, connection)
+            later = (
+                ""
+                if version == len(MIGRATIONS)
+                else f"; this Tenuto makes it {len(MIGRATIONS)} when it opens it"
+            )
+            yield Finding("schema", "ok", f"version {version}{later}")
+            yield _pages(place, connection)
+            if version:
+                yield from _leases(path, connection)
+                yield from _clock(connection)
+    except Exception as error:  # noqa: BLE001 - of the driver; whatever it is, it is what is to be said
+        advice = "restore it from a backup, or name another file; nothing was changed"
+        yield Finding("database", "problem", str(store_error(path, error)), advice)
+
+
+def _missing(place: Path) -> Finding:
+    if place.exists():
+        return Finding("database", "problem", f"{place} is not a file", "name a file with --database")
+    if not place.parent.is_dir():
+        text = f"there is no {place}, nor its directory"
+        return Finding("database", "problem", text, f"make {place.parent}, or name another file")
+    if not os.access(place.parent, os.W_OK | os.X_OK):
+        text = f"there is no {place}, and this user may not make it"
+        return Finding("database", "problem", text, f"let this user write in {place.parent}")
+    advice = "the first `tenuto run` or `tenuto serve` makes it; if it should be there, look at --database"
+    return Finding("database", "warning", f"there is no {place} yet", advice)
+
+
+def _access(place: Path) -> Iterator[Finding]:
+    may = {word: os.access(place, flag) for word, flag in (("read", os.R_OK), ("write", os.W_OK))}
+    may["write files beside"] = os.access(place.parent, os.W_OK | os.X_OK)
+    denied = [word for word, allowed in may.items() if not allowed]
+    size = _size(place.stat().st_size)
+    if denied:
+        text = f"{place} ({size}): this user may not {' or '.join(denied)} it"
+        yield Finding("file", "problem", text, f"give it to this user: chown, chmod u+rw {place}")
+    else:
+        yield Finding("file", "ok", f"{place}, {size}, can be read and written")
+    mode = place.stat().st_mode
+    if mode & stat.S_IROTH and _others_get_to(place):
+        text = f"everybody on this machine can read it (mode {stat.S_IMODE(mode):o})"
+        yield Finding("permissions", "warning", text, f"chmod 600 {place}*")
+    else:
+        yield Finding("permissions", "ok", f"mode {stat.S_IMODE(mode):o}, out of others' reach")
+
+
+def _others_get_to(place: Path) -> bool:
+    return all(parent.stat().st_mode & stat.S_IXOTH for parent in place.resolve().parents)
+
+
+def _space(place: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(place.parent).free
+    level: Level = "ok" if free >= limits.FREE_LOW_BYTES else "warning"
+    if free < limits.FREE_LEAST_BYTES:
+        level = "problem"
+    advice = "" if level == "ok" else "make room: threads stop, and lose nothing, when the disk is full"
+    yield Finding("space", level, f"{_size(free)} free on its disk", advice)
+    wal = Path(f"{place}-wal")
+    size = wal.stat().st_size if wal.exists() else 0
+    if size > limits.WAL_LARGE_BYTES:
+        advice = "a program keeps reading and so keeps it from being folded in: end it, then start a worker"
+        yield Finding("wal", "warning", f"{wal} has {_size(size)}", advice)
+    else:
+        yield Finding("wal", "ok", f"{_size(size)} not yet folded into the file")
+
+
+def _pages(place: Path, connection: Any) -> Finding:
+    with progress() as tell:
+        tell(f"reading {_size(place.stat().st_size)}")
+        rows = connection.execute("PRAGMA quick_check(3)").fetchall()
+    if rows == [("ok",)]:
+        return Finding("pages", "ok", "all can be read; `tenuto verify --all` checks what they say")
+    text = "; ".join(" ".join(str(row[0]).split()) for row in rows)
+    advice = "stop all workers, copy the file, restore a backup; `tenuto verify --all` names what is damaged"
+    return Finding("pages", "problem", f"damaged: {text}", advice)
+
+
+def _leases(path: str, connection: Any) -> Iterator[Finding]:
+    rows = connection.execute("SELECT owner, agents, pid FROM workers ORDER BY owner").fetchall()
+    alive = {owner: msgspec.json.decode(agents) for owner, agents, _ in rows if is_alive(path, owner)}
+    served = {name for names in alive.values() for name in names}
+    pids = ", ".join(str(pid) for owner, _, pid in rows if owner in alive)
+    text = f"{len(alive)} alive (process {pids})" if alive else "none is alive"
+    yield Finding("workers", "ok", f"{text}; they take threads of: {', '.join(sorted(served)) or 'no agent'}")
+    held = "SELECT id, lease_owner, lease_until FROM threads WHERE lease_owner IS NOT NULL"
+    for thread, owner, until_ms in connection.execute(held):
+        if owner not in alive:
+            advice = "nothing to do: the next `tenuto serve` or `tenuto run` takes it over"
+            yield Finding("leases", "warning", f"thread {thread} is held by {owner}, which died", advice)
+        elif until_ms < now_ms() - CLOCK_SLACK_MS:
+            since = span(now_ms() - until_ms)
+            text = f"thread {thread} is held by {owner}, which has not renewed it for {since}"
+            yield Finding(
+                "leases", "warning", text, "that process hangs or was stopped: look at it, or end it"
+            )
+    ready = (
+        "SELECT agent, count(*), min(ready_at) FROM threads"
+        " WHERE ready_at < ? AND lease_owner IS NULL GROUP BY agent"
+    )
+    for agent, count, since_ms in connection.execute(ready, (now_ms() - UNSERVED_MS,)):
+        if agent not in served:
+            text = f"no worker takes the {count} threads of agent {agent}, ready since {moment(since_ms)}"
+            yield Finding("leases", "warning", text, "start one: tenuto serve MODULE:AGENT")
+
+
+def _clock(connection: Any) -> Iterator[Finding]:
+    last = connection.execute("SELECT at FROM events ORDER BY num DESC LIMIT 1").fetchone()
+    behind_ms = last[0] - now_ms() if last else 0
+    if behind_ms > CLOCK_SLACK_MS:
+        text = f"this machine's clock is {span(behind_ms)} behind the last event ({moment(last[0])})"
+        advice = "set it right (NTP): till then, timers, expiries and leases come late"
+        yield Finding("clock", "problem", text, advice)
+    else:
+        yield Finding("clock", "ok", f"{moment(now_ms())}, not behind the log")
+
+
+# -- what is around it --------------------------------------------------------------------------------------
+
+
+def _agents(option: str | None, loaded: list[Agent]) -> Iterator[Finding]:
+    """Loads them into `loaded`."""
+    try:
+        names = named_agents(option)
+    except (ConfigurationError, ValueError) as error:
+        yield Finding("agents", "problem", str(error), "correct pyproject.toml")
+        return
+    if not names:
+        yield Finding("agents", "warning", "none is named", "name one with --agent, to have it checked")
+    for name in names:
+        try:
+            for agent in load_agents([name]):
+                for tool in agent.tools:
+                    tool.check()
+                loaded.append(agent)
+                text = (
+                    f"{agent.name} ({name}): {len(agent.schemas)} tools, fingerprint {agent.fingerprint[:8]}"
+                )
+                yield Finding("agents", "ok", text)
+        except TenutoError as error:
+            yield Finding("agents", "problem", str(error), "no worker can run it until it is loaded")
+
+
+async def _provider(agents: Iterable[Agent]) -> AsyncIterator[Finding]:
+    from tenuto.models.openai import OpenAIModel
+
+    named = {agent.model or "" for agent in agents if agent.model is None or isinstance(agent.model, str)}
+    if agents and not named:
+        yield Finding("provider", "ok", "not needed: the agents bring their own models")
+        return
+    try:
+        model = OpenAIModel.from_environment()
+    except ConfigurationError as error:
+        yield Finding("provider", "problem" if named else "warning", str(error), "set what is missing")
+        return
+    key = "with a key" if os.environ.get("PROVIDER_API_KEY", "").strip() else "without a key"
+    yield Finding("provider", "ok", f"{model.name} at {model.place}, {key}")
+    try:
+        status, listed = await model.listed(limits.DOCTOR_SECONDS)
+    except ModelError as error:
+        yield Finding("provider", "problem", str(error), "look at PROVIDER_URL, the network and the provider")
+        return
+    yield _answered(status, listed, {name or model.name for name in named} or {model.name})
+
+
+def _answered(status: int, listed: tuple[str, ...], needed: set[str]) -> Finding:
+    missing = sorted(needed.difference(listed))
+    if status in (401, 403):
+        return Finding("provider", "problem", f"it refuses the key ({status})", "set PROVIDER_API_KEY")
+    if 300 <= status < 400:
+        return Finding("provider", "problem", f"it redirects ({status})", "set PROVIDER_URL to the new place")
+    if status == 429 or status >= 500:
+        return Finding("provider", "warning", f"it answers, but with {status}", "threads wait and try again")
+    if status != 200 or not listed:
+        return Finding("provider", "ok", f"it answers ({status}), and does not list its models")
+    if missing:
+        text = f"it answers, and does not list {', '.join(missing)} among its {len(listed)} models"
+        return Finding("provider", "warning", text, "look at PROVIDER_MODEL and the agents' models")
+    return Finding("provider", "ok", f"it answers and has {', '.join(sorted(needed))}")
+
+
+def _tokens(approver: str, submit: str) -> Iterator[Finding]:
+    without = {
+        "APPROVER_SECRET": "nobody decides",
+        "SUBMIT_TOKEN": "everybody who can connect starts threads",
+    }
+    for name, token in (("APPROVER_SECRET", approver.strip()), ("SUBMIT_TOKEN", submit.strip())):
+        if not token:
+            yield Finding("tokens", "ok", f"{name} is not set: over HTTP {without[name]}")
+        elif len(token) < limits.TOKEN_CHARACTERS or len(set(token)) < limits.TOKEN_CHARACTERS // 2:
+            text = f"{name} can be guessed: it is short, or of few different characters"
+            advice = 'make a new one: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+            yield Finding("tokens", "warning", text, advice)
+        else:
+            yield Finding("tokens", "ok", f"{name} is set")
+    if approver.strip() and approver.strip() == submit.strip():
+        text = "APPROVER_SECRET and SUBMIT_TOKEN are the same: whoever starts threads decides them"
+        yield Finding("tokens", "warning", text, "give them different values")
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
