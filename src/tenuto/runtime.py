@@ -263,8 +263,7 @@ class Runtime:
         """The state once the thread rests: it ended, or waits for somebody or for a time; or as it is after
         `timeout` seconds.
         """
-        await self.hub.wait(ThreadId(thread_id), timeout)
-        return await self.state(thread_id)
+        return await self.hub.wait(ThreadId(thread_id), timeout) or await self.state(thread_id)
 
     async def drive(self, thread_id: str) -> bool:
         """Advance this thread here until it rests; False when it is not ready or runs elsewhere."""

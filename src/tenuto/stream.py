@@ -16,6 +16,7 @@ from tenuto import limits
 from tenuto.events import Entry, ThreadId
 from tenuto.messages import Live
 from tenuto.store.base import Change, Store
+from tenuto.thread import ThreadState
 
 
 class Replayed(msgspec.Struct, frozen=True, tag="replayed", tag_field="type"):
@@ -45,6 +46,12 @@ class _Follower:
             self.items.popleft()
 
 
+class _Waiter(asyncio.Event):
+    """Somebody who waits for a thread to rest."""
+
+    state: ThreadState | None = None
+
+
 class Hub:
     """The meeting place of what runs threads and what follows them, one per process and store."""
 
@@ -61,10 +68,12 @@ class Hub:
             if change.external:
                 self.rested(change.thread_id)
 
-    def rested(self, thread_id: ThreadId) -> None:
-        """The thread was released, or something else about it is worth a look."""
-        for event in self._rests.get(thread_id, ()):
-            event.set()
+    def rested(self, thread_id: ThreadId, state: ThreadState | None = None) -> None:
+        """The thread was released in this `state`, or something else about it is worth a look."""
+        for waiter in self._rests.get(thread_id, ()):
+            if isinstance(waiter, _Waiter):
+                waiter.state = state
+            waiter.set()
 
     def watch(self, thread_id: ThreadId) -> Callable[[Live], None]:
         """Where a worker pushes this thread's deltas; costs one look-up when nobody follows."""
@@ -125,27 +134,30 @@ class Hub:
             if rest and not follower.items:
                 return
 
-    async def wait(self, thread_id: ThreadId, timeout: float | None = None) -> None:
+    async def wait(self, thread_id: ThreadId, timeout: float | None = None) -> ThreadState | None:
         """Until the thread ends, or waits for somebody or for a time, or `timeout` seconds have passed.
 
-        A worker in this process wakes us; one in another is noticed by looking, more and more seldom.
+        A worker in this process wakes us, with its state where that is still true; one in another process is
+        noticed by looking, more and more seldom. Raises `ThreadNotFound`.
         """
-        event = asyncio.Event()
-        self._rests.setdefault(thread_id, set()).add(event)
+        waiter = _Waiter()
+        self._rests.setdefault(thread_id, set()).add(waiter)
         pause = limits.CHANGE_POLL_SECONDS
         try:
             async with asyncio.timeout(timeout):
-                while (await self._store.thread(thread_id)).status == "running":
-                    event.clear()
+                while (row := await self._store.thread(thread_id)).status == "running":
+                    waiter.clear()
                     try:
                         async with asyncio.timeout(pause):
-                            await event.wait()
+                            await waiter.wait()
                     except TimeoutError:
                         pause = min(pause * 1.5, limits.REST_POLL_SECONDS)
         except TimeoutError:
-            return
+            return None
         finally:
-            _discard(self._rests, thread_id, event)
+            _discard(self._rests, thread_id, waiter)
+        state = waiter.state
+        return state if state is not None and state.head_seq == row.head_seq else None
 
 
 def _discard(table: dict[ThreadId, set[Any]], key: ThreadId, value: object) -> None:

@@ -192,7 +192,8 @@ class Worker:
             near = holder.wake_at_ms is not None and holder.wake_at_ms <= soon_ms
             if self._full or holder.has_news or near:
                 self._wake.set()
-            self._hub.rested(thread_id)
+            # The holder is done with its state: whoever waits here need not read the log again.
+            self._hub.rested(thread_id, holder.state if holder.released else None)
 
     async def _hand_over(self, holder: Holder, after_seconds: float) -> None:
         """Stop what runs and make the thread ready again `after_seconds` from now, for anybody."""
