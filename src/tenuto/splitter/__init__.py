@@ -23,13 +23,11 @@ Declared policies:
 - `NaN` and `Infinity` are not JSON.
 """
 
-from tenuto.splitter.core import CallArguments, CallFinished, CallStarted, Piece, Splitter, UserText
+from tenuto.splitter.core import CallFinished, Piece, Splitter, UserText
 from tenuto.splitter.dispatcher import async_dispatcher_tools_call_for_openai
 
 __all__ = [
-    "CallArguments",
     "CallFinished",
-    "CallStarted",
     "Piece",
     "Splitter",
     "UserText",

@@ -14,25 +14,11 @@ class UserText(NamedTuple):
     call: int | None
 
 
-class CallStarted(NamedTuple):
-    """A call was first seen. `name` is empty if the provider sends it later."""
-
-    call: int
-    id: str | None
-    name: str
-
-
-class CallArguments(NamedTuple):
-    """The next fragment of a call's arguments, without `to_user`. May be cut anywhere."""
-
-    call: int
-    text: str
-
-
 class CallFinished(NamedTuple):
     """A call is complete. Without a `problem`, `arguments` is valid JSON without `to_user`.
 
-    With a `problem`, `arguments` is the raw text exactly as it came, `to_user` included.
+    With a `problem`, `arguments` is the raw text exactly as it came, `to_user` included. `call` is unique
+    in the reply, even where the provider's index is not.
     """
 
     call: int
@@ -42,7 +28,7 @@ class CallFinished(NamedTuple):
     problem: str | None
 
 
-Piece = UserText | CallStarted | CallArguments | CallFinished
+Piece = UserText | CallFinished
 
 
 class _Call:
@@ -50,10 +36,10 @@ class _Call:
 
     __slots__ = ("finished", "held", "id", "index", "kept", "name", "raw", "stray", "tokenizer")
 
-    def __init__(self, index: int, id: str | None, name: str, spoken_key: str | None) -> None:
+    def __init__(self, index: int, spoken_key: str | None) -> None:
         self.index = index
-        self.id = id
-        self.name = name
+        self.id: str | None = None
+        self.name = ""
         self.raw: list[str] = []
         self.kept: list[str] = []
         self.held: list[str] = []  # text that waits until another call's text has ended
@@ -102,20 +88,20 @@ class Splitter:
         """A fragment of a tool call. `id` and `name` may come once, late or with every fragment.
 
         Calls are told apart by `index`; by `id` where a provider gives none, or gives the same one to
-        several calls. `CallStarted.call` is unique in the reply, even where the provider's index is not.
+        several calls.
         """
         fragment = arguments or ""
         pieces: list[Piece] = []
-        call = self._which(index, id, name, fragment)
-        if call is None:
-            pieces.extend(self.settle())
-            call = self._begin(index, id, name)
-            pieces.append(CallStarted(call.index, call.id, call.name))
-        if id and not call.id:
-            call.id = id
-            self._by_id[id] = call
-        if name and not call.name:
-            call.name = name
+        call = self._latest if index is None else self._by_index.get(index)
+        if id or name or call is None:
+            call = self._which(call, id, name, fragment)
+            if call is None:
+                pieces.extend(self.settle())
+                call = self._begin(index)
+            if id and not call.id:
+                call.id = id
+                self._by_id[id] = call
+            call.name = call.name or name or ""
         if not fragment:
             return pieces
         call.raw.append(fragment)
@@ -129,7 +115,6 @@ class Splitter:
             self._say(call, spoken, pieces)
         if kept:
             call.kept.append(kept)
-            pieces.append(CallArguments(call.index, kept))
         return pieces
 
     def settle(self) -> list[Piece]:
@@ -150,32 +135,27 @@ class Splitter:
         self._open.clear()
         return pieces
 
-    def _which(self, index: int | None, id: str | None, name: str | None, fragment: str) -> _Call | None:
-        """The call that a fragment belongs to; None for a new one."""
+    def _which(self, there: _Call | None, id: str | None, name: str | None, fragment: str) -> _Call | None:
+        """The call that a fragment belongs to, given the one at its index; None for a new one."""
         if id and id in self._by_id:
             return self._by_id[id]
-        call = self._latest if index is None else self._by_index.get(index)
-        if call is None:
+        if there is None:
             return None
-        if id and call.id:
+        begins_again = there.tokenizer.complete and bool(fragment.strip())
+        if id and there.id:
             # Another id at the same place: some providers make up a new one for every fragment, but
             # then they do not name the tool again.
-            known = not name and not (call.tokenizer.complete and fragment.strip())
-            return call if known else None
-        if name and call.tokenizer.complete and fragment.strip():
-            return None
-        return call
+            return None if name or begins_again else there
+        return None if name and begins_again else there
 
-    def _begin(self, index: int | None, id: str | None, name: str | None) -> _Call:
+    def _begin(self, index: int | None) -> _Call:
         number = index if index is not None and index not in self._numbers else self._next_index
         self._numbers.add(number)
         self._next_index = max(self._next_index, number + 1)
-        call = _Call(number, id or None, name or "", self._to_user)
+        call = _Call(number, self._to_user)
         self._open.append(call)
         self._latest = call
         self._by_index[number if index is None else index] = call
-        if id:
-            self._by_id[id] = call
         return call
 
     def _say(self, call: _Call, text: str, pieces: list[Piece]) -> None:

@@ -53,26 +53,21 @@ class _Channel:
             await waiting
 
 
-def _field(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
+# Chunks are objects of the SDK, or dicts of the same form. `dict.get` and `getattr` take a field out alike.
 
 
 def _text_of(content: Any) -> str:
     """Content is a string; a few providers send a list of parts, of which the texts are taken."""
     if isinstance(content, list):
-        return "".join(_text_of(_field(part, "text")) for part in content)
+        return "".join(_text_of(part.get("text")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
 
 
 def _feed_call(splitter: Splitter, call: Any, function: Any) -> list[Piece]:
-    if isinstance(call, dict):
-        index, call_id = call.get("index"), call.get("id")
-    else:
-        index, call_id = getattr(call, "index", None), getattr(call, "id", None)
-    if isinstance(function, dict):
-        name, arguments = function.get("name"), function.get("arguments")
-    else:
-        name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
+    get: Any = dict.get if isinstance(call, dict) else getattr
+    index, call_id = get(call, "index", None), get(call, "id", None)
+    get = dict.get if isinstance(function, dict) else getattr
+    name, arguments = get(function, "name", None), get(function, "arguments", None)
     if arguments is not None and not isinstance(arguments, str):
         arguments = json.dumps(arguments)
     return splitter.feed_call(index if isinstance(index, int) else None, call_id, name, arguments)
@@ -81,24 +76,23 @@ def _feed_call(splitter: Splitter, call: Any, function: Any) -> list[Piece]:
 def _feed_chunk(splitter: Splitter, chunk: Any) -> list[Piece]:
     """Everything a chunk says, in order: content, calls, then its finish reason."""
     pieces: list[Piece] = []
-    for choice in _field(chunk, "choices") or ():
-        if _field(choice, "index"):
+    get: Any = dict.get if isinstance(chunk, dict) else getattr
+    for choice in get(chunk, "choices", None) or ():
+        get = dict.get if isinstance(choice, dict) else getattr
+        if get(choice, "index", None):
             continue  # a second answer to the same question
-        delta = _field(choice, "delta")
-        if isinstance(delta, dict):
-            content, calls, legacy = delta.get("content"), delta.get("tool_calls"), delta.get("function_call")
-        else:
-            content = getattr(delta, "content", None)
-            calls = getattr(delta, "tool_calls", None)
-            legacy = getattr(delta, "function_call", None)
+        delta, finish_reason = get(choice, "delta", None), get(choice, "finish_reason", None)
+        get = dict.get if isinstance(delta, dict) else getattr
+        content, calls = get(delta, "content", None), get(delta, "tool_calls", None)
         if content:
-            pieces.extend(splitter.feed_text(_text_of(content)))
+            pieces += splitter.feed_text(_text_of(content))
         for call in calls or ():
-            pieces.extend(_feed_call(splitter, call, _field(call, "function")))
-        if legacy:
-            pieces.extend(_feed_call(splitter, None, legacy))
-        if _field(choice, "finish_reason"):
-            pieces.extend(splitter.settle())
+            get_function: Any = dict.get if isinstance(call, dict) else getattr
+            pieces += _feed_call(splitter, call, get_function(call, "function", None))
+        if not calls and (function := get(delta, "function_call", None)):  # as it was before tool calls
+            pieces += _feed_call(splitter, None, function)
+        if finish_reason:
+            pieces += splitter.settle()
     return pieces
 
 
@@ -149,7 +143,7 @@ async def async_dispatcher_tools_call_for_openai(
         for piece in pieces:
             if isinstance(piece, UserText):
                 to_user.put(piece.text)
-            elif isinstance(piece, CallFinished):
+            else:
                 tool_call.put(_call_as_json(piece))
 
     async def pump() -> None:
@@ -161,9 +155,11 @@ async def async_dispatcher_tools_call_for_openai(
         except asyncio.CancelledError:
             error = ConnectionAbortedError("the reader of the reply was cancelled")
             raise
-        except Exception as failure:  # noqa: BLE001 - it is raised at the consumers
+        except BaseException as failure:
             log.warning("The source of a streamed reply failed: %r", failure)
             error = failure
+            if isinstance(failure, KeyboardInterrupt | SystemExit):
+                raise
         finally:
             deliver(splitter.close())
             to_user.end(error)

@@ -102,6 +102,11 @@ class Tokenizer:
         return self._state == _SPOKEN
 
     def feed(self, fragment: str) -> tuple[str, str]:
+        if '"' not in fragment and "\\" not in fragment and not self._escape:
+            if self._state == _SPOKEN:  # most of a long text: nothing in it matters
+                return "", fragment
+            if self._state == _VALUE and self._in_string and not self._taking:
+                return fragment, ""
         kept: list[str] = []
         spoken: list[str] = []
         position = 0
