@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -232,6 +234,45 @@ def test_an_interrupt_goes_through_and_the_commander_can_run_again(error: type[B
         assert not commander.running_status
     commander.run(Count(counts), auto_exit=True)
     assert counts[0] >= 1
+
+
+def test_an_interrupt_of_the_end_leaves_nothing_behind() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    class Twice(Job):
+        @tasker(PASS_WORD)
+        async def task(self) -> None:
+            for moment in ("at_terminate", "at_exception"):
+                self.add_callback_functions(moment, {"function": interrupt})
+            self.call_handler(blocks_for_long())
+            await asyncio.sleep(0)
+            raise ValueError
+
+    @handler(PASS_WORD)
+    async def blocks_for_long(self_handler: HandlerCoroutine[Any]) -> None:
+        self_handler.add_callback_functions("at_terminate", {"function": interrupt})
+        await asyncio.sleep(60)
+
+    commander = Commander[None](logger=get_null_logger())
+    with pytest.raises(KeyboardInterrupt):
+        commander.run(Twice(), auto_exit=True)
+    assert commander.is_empty()
+    counts = [0]
+    commander.run(Count(counts), auto_exit=True)
+    assert counts == [1]
+
+
+def test_a_commander_that_has_ended_is_let_go() -> None:
+    commander = Commander[None](blocked_after_seconds=0.05)
+    commander.run(Count([0]), auto_exit=True)
+    gone = weakref.ref(commander)
+    del commander
+    deadline = time.monotonic() + 5
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
+    assert gone() is None
 
 
 async def test_run_async_inside_a_loop() -> None:

@@ -65,7 +65,21 @@ async def cancelled_inside() -> None:
     raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("bad", [boom, boom_later, cancelled_inside, None, lambda wrong: wrong])
+class Outcome(BaseException):
+    """As test libraries raise them: no Exception, and not meant for those in between."""
+
+
+def outcome() -> None:
+    raise Outcome
+
+
+async def closes() -> None:
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize(
+    "bad", [boom, boom_later, cancelled_inside, None, lambda wrong: wrong, outcome, closes]
+)
 @pytest.mark.parametrize("which", ["at_job_start", "at_job_end", "at_exception", "at_commander_end"])
 def test_a_callback_of_a_job_that_raises_stops_nothing(which: Any, bad: Any) -> None:
     commander = silent()
@@ -88,7 +102,7 @@ def test_a_callback_of_a_job_that_raises_stops_nothing(which: Any, bad: Any) -> 
     assert commander.is_empty()
 
 
-@pytest.mark.parametrize("bad", [boom, boom_later, cancelled_inside])
+@pytest.mark.parametrize("bad", [boom, boom_later, cancelled_inside, outcome, closes])
 @pytest.mark.parametrize("which", ["at_handler_start", "at_handler_end", "at_exception", "at_terminate"])
 def test_a_callback_of_a_handler_that_raises_stops_nothing(which: Any, bad: Any) -> None:
     commander = silent()
@@ -110,6 +124,23 @@ def test_a_callback_of_a_handler_that_raises_stops_nothing(which: Any, bad: Any)
     assert job.state == "COMPLETED"
     assert call.state == {"at_exception": "EXCEPTION", "at_terminate": "TERMINATED"}.get(which, "COMPLETED")
     assert [failure.which for failure in commander.callback_failures] == [which]
+
+
+@pytest.mark.parametrize("error", [Outcome, GeneratorExit, StopIteration])
+def test_work_may_raise_what_is_no_exception(error: type[BaseException]) -> None:
+    @handler(PASS_WORD)
+    async def fail(self_handler: HandlerCoroutine[Any]) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    def raise_it(job: Job) -> None:
+        raise error
+
+    notes: list[str] = []
+    call, job = fail(), Note("job", notes, raise_it)
+    silent().run([job, BasicJob(call), Note("next", notes)], auto_exit=True)
+    assert (call.state, job.state) == ("EXCEPTION", "EXCEPTION")
+    assert notes == ["job", "next"]
 
 
 # --- Jobs that are none ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from tenuto.flow import (
     Callback,
     Commander,
     CommanderNotRunError,
+    CycleError,
     HandlerCoroutine,
     HandlerTerminatedError,
     Job,
@@ -244,6 +245,41 @@ def test_awaiting_a_handler_that_is_closed_raises() -> None:
 
     silent().run(Note("job", [], watch), auto_exit=True)
     assert len(raised) == 1
+
+
+def test_handlers_that_await_each_other_are_refused() -> None:
+    calls: list[HandlerCoroutine[Any]] = []
+
+    @handler(PASS_WORD)
+    async def follow(self_handler: HandlerCoroutine[Any], number: int) -> None:
+        await calls[number]
+
+    @handler(PASS_WORD)
+    async def child(self_handler: HandlerCoroutine[Any]) -> None:
+        await self_handler.parent  # type: ignore[misc]  # that is the point
+
+    @handler(PASS_WORD)
+    async def parent(self_handler: HandlerCoroutine[Any]) -> None:
+        await child()
+
+    calls += [follow(1), follow(2), follow(0), parent()]
+
+    async def start(job: Job) -> None:
+        for call in calls:
+            job.call_handler(call)
+
+    silent().run(Note("job", [], start), auto_exit=True)
+    assert [call.state for call in calls] == ["EXCEPTION"] * 4
+    assert all(isinstance(call.exception, CycleError) for call in calls)
+
+
+def test_a_commander_that_was_closed_runs_again() -> None:
+    notes: list[str] = []
+    commander = silent()
+    commander.run(Note("close", notes, lambda job: job.commander.close_task_node()), auto_exit=True)
+    again = Note("again", notes)
+    commander.run(again, auto_exit=True)
+    assert (notes, again.state) == (["close", "again"], "COMPLETED")
 
 
 def test_handlers_in_local_and_nested_classes() -> None:
