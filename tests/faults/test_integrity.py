@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tenuto.errors import StoreError, ThreadNotFound
 from tenuto.events import MessageReceived, ThreadId, ThreadStarted
 from tenuto.store.chain import ChainReport, verify_thread
 from tenuto.store.sqlite import SQLiteStore
@@ -106,3 +107,42 @@ async def test_a_damaged_page_is_named_with_the_event_in_it(path: Path) -> None:
     assert 1650 < report.first_bad_seq <= 1700
     assert report.reason == f"{path}: database disk image is malformed"
     assert report.head_hash != bytes(32)
+
+
+async def test_whatever_page_is_damaged_it_is_said_in_our_own_words(tmp_path: Path) -> None:
+    """Whoever opens, lists, reads, verifies or writes gets a `StoreError` or the truth."""
+    path, other = tmp_path / "tenuto.db", ThreadId("22222222-2222-4222-8222-222222222222")
+    store = SQLiteStore(str(path))
+    await store.open()
+    for thread in (THREAD, other):
+        events = [ThreadStarted("a", "f"), *(MessageReceived("x" * 300) for _ in range(30))]
+        await store.create(thread, events, append_id="0")
+    await store.close()
+    sound = path.read_bytes()
+    size = int.from_bytes(sound[16:18], "big")
+    said: list[str] = []
+    for page in range(1, len(sound) // size):
+        damaged = bytearray(sound)
+        damaged[page * size : page * size + size // 2] = b"\xff" * (size // 2)
+        path.write_bytes(damaged)
+        try:
+            store = SQLiteStore(str(path))
+            await store.open()
+        except StoreError as error:
+            said.append(str(error))
+            continue
+        for attempt in (
+            store.threads(),
+            store.interrupts(),
+            store.workers(),
+            store.read(THREAD),
+            verify_thread(store, other),
+            store.append(other, [MessageReceived("y")], append_id="1"),
+            store.claim("w", ["a"], limit=10, lease_seconds=1),
+        ):
+            try:
+                await attempt
+            except (StoreError, ThreadNotFound) as error:
+                said.append(str(error))
+        await store.close()
+    assert any("malformed" in text for text in said)

@@ -24,6 +24,7 @@ def open_file(path: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         writing = _connect(path, connections)
         _migrate(path, writing)
         writing.execute("PRAGMA synchronous = FULL")
+        writing.execute("SELECT max(num) FROM events").fetchone()  # what cannot be read is to be said here
         if path == ":memory:":
             return writing, writing
         reading = _connect(path, connections)
