@@ -32,7 +32,15 @@ def careless(name: str) -> str:
 async def denied(amount: int) -> str:
     return "paid"
 
-agent = Agent("shop", tools=[pay, store, ask_person])
+@tool(effect="idempotent")
+async def note(text: str) -> str:
+    return "noted"
+
+@tool(effect="once")
+async def ship(order: int) -> str:
+    return "shipped"
+
+agent = Agent("shop", tools=[pay, store, note, ship, ask_person])
 careless_agent = Agent("shop", tools=[careless])
 denied_agent = Agent("shop", tools=[denied])
 number = 17

@@ -122,6 +122,14 @@ def test_a_worker_that_comes_back_finds_its_lease_gone(shop: Shop) -> None:
     assert "this holder's was" in (Path(run["folder"]) / "log").read_text()
 
 
+def test_a_worker_that_comes_back_begins_nothing_that_it_had_dispatched(shop: Shop) -> None:
+    """It is frozen between two calls of one reply, and the other worker runs both."""
+    calls = [{"name": "note", "arguments": {"text": "a"}}, {"name": "ship", "arguments": {"order": 1}}]
+    name = "stale worker after effect note"
+    run = shop.runs("shop:agent", "--script", shop.script({"calls": calls}, "done"), "--only", name)[name]
+    assert (run["reached"], run["bodies"]) == (True, {"note": 2, "ship": 1})
+
+
 @pytest.mark.parametrize(
     ("agent", "reply", "found"),
     [
