@@ -18,6 +18,7 @@ import msgspec
 from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.approvals import call_digest, outcome_of
+from tenuto.chain import ChainReport, verify_thread
 from tenuto.clock import Clock, SystemClock
 from tenuto.errors import ConfigurationError, Conflict, InvalidInput, UnknownAgent
 from tenuto.events import (
@@ -37,7 +38,6 @@ from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
 from tenuto.store import Store, open_store
 from tenuto.store.base import InterruptRow, ThreadRow, WorkerRow, already_decided
-from tenuto.store.chain import ChainReport, verify_thread
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
 from tenuto.tools.text import InvalidArguments, long_text, message_text, short_text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import ROOT, Shell
 
-COMMANDS = ["", "run", "serve", "show", "threads", "verify", "doctor", "demo", "inbox"]
+COMMANDS = ["", "run", "serve", "show", "threads", "verify", "doctor", "crashtest", "demo", "inbox"]
 COMMANDS += [f"inbox {verb}" for verb in ("approve", "reject", "edit", "answer", "review")]
 
 # A module that leaves a mark when it is imported.

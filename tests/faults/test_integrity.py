@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tenuto.chain import ChainReport, verify_thread
 from tenuto.errors import StoreError, ThreadNotFound
 from tenuto.events import MessageReceived, ThreadId, ThreadStarted
-from tenuto.store.chain import ChainReport, verify_thread
 from tenuto.store.sqlite import SQLiteStore
 
 THREAD = ThreadId("11111111-1111-4111-8111-111111111111")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tenuto.chain import verify_chain
 from tenuto.clock import FakeClock
 from tenuto.errors import NewerSchema, StoreError, Undecodable
 from tenuto.events import (
@@ -30,7 +31,6 @@ from tenuto.events import (
     ThreadStarted,
 )
 from tenuto.store import Store, open_store
-from tenuto.store.chain import verify_chain
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.store.sqlite_file import MIGRATIONS
 from tenuto.store.sqlite_write import SQL

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
+from tenuto.chain import ChainReport, verify_thread
 from tenuto.cli.find import all_interrupts, all_threads, find_thread, opened
 from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
 from tenuto.cli.view import View
 from tenuto.events import Entry, ThreadId
-from tenuto.store.chain import ChainReport, verify_thread
 
 SHORT_ID = 8
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
+from tenuto.chain import verify_chain
 from tenuto.events import Entry, Event, encode
 from tenuto.store.base import Change, ThreadRow
-from tenuto.store.chain import verify_chain
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.testing.simulation.auditor import Auditor
 from tenuto.testing.simulation.outside import AGENTS, Ledger, Provider

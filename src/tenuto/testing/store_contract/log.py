@@ -5,6 +5,7 @@ import hashlib
 import itertools
 from collections.abc import Callable
 
+from tenuto.chain import verify_chain
 from tenuto.clock import FakeClock
 from tenuto.errors import (
     AlreadyDecided,
@@ -29,7 +30,6 @@ from tenuto.events import (
 )
 from tenuto.limits import MAX_EVENT_BYTES
 from tenuto.store.base import Appended, Change, Store
-from tenuto.store.chain import verify_chain
 from tenuto.testing.store_contract.cases import (
     EXACT,
     LEASE,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tenuto.chain import ChainReport, verify_chain
 from tenuto.events import ThreadId, body_hash, chain_hash
 from tenuto.store.base import StoredEvent
-from tenuto.store.chain import ChainReport, verify_chain
 
 THREAD = ThreadId("t")
 
