@@ -263,14 +263,16 @@ async def finish(node: TaskNode) -> None:
 
 
 async def go_on(telling: TaskNode) -> None:
-    """The rest of an end: what `advance` left to do.
-
-    Callbacks run in a task of their own, so that the tree goes on even if the caller is cancelled.
-    """
-    await _apart(telling._commander, _tell_and_go_on(telling))
+    """The rest of an end: what `advance` left to do. The tree goes on even if the caller is cancelled."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await _apart(telling._commander, _tell_and_go_on(telling))
+    else:
+        await _tell_and_go_on(telling)
 
 
 async def _apart(commander: object, coroutine: Any) -> None:
+    """In a task of its own, which no cancellation of the caller reaches."""
     if running(commander):
         await asyncio.shield(commander._spawn(coroutine))
     else:
@@ -279,15 +281,20 @@ async def _apart(commander: object, coroutine: Any) -> None:
 
 async def _tell_and_go_on(node: TaskNode) -> None:
     telling: TaskNode | None = node
+    cancelled: asyncio.CancelledError | None = None
     while telling is not None:
         try:
             if telling._flow_failed_by_child:
                 await tell(telling, "at_exception")
             if telling._flow_end is not None:
                 await tell(telling, telling._flow_end)
+        except asyncio.CancelledError as error:
+            cancelled = error  # that was the callback's end; the tree goes on
         finally:
             telling._flow_ending = TOLD
         telling = advance(telling)
+    if cancelled is not None:
+        raise cancelled
 
 
 def _branch(node: TaskNode) -> list[TaskNode]:
