@@ -207,7 +207,12 @@ class Signature:
 
     def keywords(self, arguments: str) -> dict[str, Any]:
         """The function's arguments, from canonical JSON. Raises `InvalidArguments`."""
-        instance = self._read(parse(arguments))
+        try:
+            # Read plainly: this text came out of `canonical`, which read it strictly.
+            given = json.loads(arguments)
+        except ValueError as error:
+            raise InvalidArguments(f"not canonical JSON: {error}") from error
+        instance = self._read(given)
         values = instance.__dict__
         keywords = dict(instance.__pydantic_extra__ or {})
         for key, name in self._names.items():
