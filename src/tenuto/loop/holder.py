@@ -134,7 +134,13 @@ class Holder:
                 apply(self.state, entry)
             self._head_heard = max(self._head_heard, self.state.head_seq)
         while self._finished:
-            await self.append(*self.take_finished())
+            events = self.take_finished()
+            try:
+                await self.append(*events)
+            except StoreError:
+                # Known here, whatever the store did: `record_ended` tries once more.
+                self._finished[:0] = events
+                raise
 
     async def record_ended(self) -> None:
         """Record the calls that ended, of those in the log: a reply's own append may have been cut short."""
