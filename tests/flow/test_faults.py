@@ -126,6 +126,31 @@ def test_a_callback_of_a_handler_that_raises_stops_nothing(which: Any, bad: Any)
     assert [failure.which for failure in commander.callback_failures] == [which]
 
 
+def test_a_cancellation_ends_the_one_callback_that_it_meets() -> None:
+    told: list[str] = []
+
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    call = nothing()
+    call.add_callback_functions(
+        "at_handler_end", [{"function": wait}, {"function": lambda: told.append("next")}]
+    )
+
+    async def cancel(job: Job) -> None:
+        task = job.commander._call_handler(call, job)
+        assert task is not None
+        await asyncio.sleep(0.01)
+        task.cancel()
+
+    commander = silent()
+    job = Note("job", [], cancel)
+    commander.run(job, auto_exit=True)
+    assert told == ["next"]
+    assert (call.state, job.state) == ("COMPLETED", "COMPLETED")
+    assert [failure.which for failure in commander.callback_failures] == ["at_handler_end"]
+
+
 @pytest.mark.parametrize("error", [Outcome, GeneratorExit, StopIteration])
 def test_work_may_raise_what_is_no_exception(error: type[BaseException]) -> None:
     @handler(PASS_WORD)

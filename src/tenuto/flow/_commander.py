@@ -1,4 +1,7 @@
-"""The commander: the root of the tree, and what a program says to it."""
+"""The commander: the root of the tree, and what a program says to it.
+
+Programs take the other names of the flow from here, too.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from tenuto.flow._exceptions import CommanderAlreadyRunningError, NestedLoopError, NotHandlerError
-from tenuto.flow.callbacks import Callback, CallbackDict, CallbackType, Params, RequiredCallbackDict
-from tenuto.flow.handler import HandlerCoroutine, _is_first_param_bound, handler
-from tenuto.flow.job import BasicJob, Job, check_job, tasker
+from tenuto.flow.callbacks import Callback, CallbackDict, CallbackType, Params, RequiredCallbackDict  # noqa: F401 - for programs
+from tenuto.flow.handler import HandlerCoroutine, _is_first_param_bound, handler  # noqa: F401 - for programs
+from tenuto.flow.job import BasicJob, Job, check_job, tasker  # noqa: F401 - for programs
 from tenuto.flow.lifecycle import Lifecycle
-from tenuto.flow.node import TaskNode
+from tenuto.flow.node import TaskNode  # noqa: F401 - for programs
 from tenuto.flow.tree import NodeView, view_of
 from tenuto.flow.watchdog import BLOCKAGES_KEPT, Blockage
-from tenuto.flow.work import PASS_WORD
-
-# Programs take these from here.
-__all__ = [
-    "PASS_WORD",
-    "BasicJob",
-    "Callback",
-    "CallbackDict",
-    "CallbackType",
-    "CommanderAsync",
-    "CommanderAsyncInterface",
-    "HandlerCoroutine",
-    "Job",
-    "Params",
-    "RequiredCallbackDict",
-    "TaskNode",
-    "_is_first_param_bound",
-    "handler",
-    "tasker",
-]
+from tenuto.flow.work import PASS_WORD  # noqa: F401 - for programs
 
 T = TypeVar("T")
 
@@ -165,7 +149,7 @@ class CommanderAsync(Lifecycle, Generic[T]):
         check_job(job)
         self._post((job, None, None, None))
 
-    def call_handler_threadsafe(self, handler: HandlerCoroutine[Any]) -> None:
+    def call_handler_threadsafe(self, handler: HandlerCoroutine[Any]) -> None:  # noqa: F811 - its name in agere
         """Start a handler from any thread. CommanderNotRunError, NotHandlerError."""
         if not isinstance(handler, HandlerCoroutine):
             raise NotHandlerError(f"{handler!r} is not a call of a handler")

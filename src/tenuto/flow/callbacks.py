@@ -157,10 +157,12 @@ def current_task() -> asyncio.Task[Any] | None:
 async def run_entries(
     entries: list[CallbackDict], node: TaskNode | None, report: Callable[[BaseException], None]
 ) -> None:
-    """Run each entry in turn. What one raises goes to `report`; only a real cancellation ends the round,
-    and an interrupt.
+    """Run each entry in turn. What one raises goes to `report`; only an interrupt ends the round.
+
+    A cancellation ends the entry that it meets, and is raised when the others have run.
     """
     task = current_task()
+    cancelled: asyncio.CancelledError | None = None
     for entry in list(entries):
         try:
             injected = {"task_node": node} if entry.get("inject_task_node", False) else {}
@@ -169,7 +171,7 @@ async def run_entries(
                 await outcome
         except asyncio.CancelledError as error:
             if task is not None and task.cancelling():
-                raise
+                cancelled = error
             report(RuntimeError(f"the callback was cancelled: {error!r}"))
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -177,3 +179,5 @@ async def run_entries(
             if isinstance(error, GeneratorExit) and current_task() is not task:
                 raise  # this coroutine is being thrown away
             report(error)
+    if cancelled is not None:
+        raise cancelled
