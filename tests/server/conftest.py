@@ -14,7 +14,7 @@ import uvicorn
 
 from tenuto import Agent, Runtime, Settings, ask_person, tool, wait_until
 from tenuto.errors import ModelError
-from tenuto.messages import Reply, Request, ToolMessage, Usage, UserMessage
+from tenuto.messages import Model, Reply, Request, ToolMessage, Usage, UserMessage
 from tenuto.server import Access, create_app
 from tenuto.testing import ScriptedModel, call
 
@@ -126,11 +126,13 @@ Serving = Callable[..., AbstractAsyncContextManager[Place]]
 @pytest.fixture
 def serving() -> Serving:
     @contextlib.asynccontextmanager
-    async def start(access: Access | None = None, agent: str = "ops") -> AsyncIterator[Place]:
+    async def start(
+        access: Access | None = None, agent: str = "ops", model: Model | None = None
+    ) -> AsyncIterator[Place]:
         shop = Shop()
         agents = [shop.agent(), shop.agent("frugal", max_tokens=10)]
         settings = Settings(grace_seconds=0)
-        model = ScriptedModel(script)
+        model = model or ScriptedModel(script)
         async with Runtime(agents, "sqlite://:memory:", model=model, settings=settings) as runtime:
             config = uvicorn.Config(
                 create_app(runtime, access or Access("s3cret-of-ana"), agent=agent),

@@ -44,6 +44,7 @@ async def test_the_description_names_what_there_is(place):
         "/v1/threads",
         "/v1/threads/{thread_id}",
         "/v1/threads/{thread_id}/events",
+        "/v1/threads/{thread_id}/export",
         "/v1/threads/{thread_id}/messages",
         "/v1/threads/{thread_id}/cancel",
         "/v1/threads/{thread_id}/extend",
@@ -59,6 +60,14 @@ async def test_the_description_names_what_there_is(place):
     assert set(schemas["NewThread"]["required"]) == {"message"}
     body = made["paths"]["/v1/threads"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/NewThread"}
+    listed = (await place.client.get("/v1/threads")).json()["threads"][0]
+    assert set(schemas["ThreadSummary"]["properties"]) == set(listed)
+    answers = made["paths"]["/v1/threads/{thread_id}/events"]["get"]["responses"]
+    assert set(answers) == {"200", "204", "default"}
+    assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"}
+    answers = made["paths"]["/v1/threads/{thread_id}/export"]["get"]["responses"]
+    assert set(answers["200"]["content"]) == {"application/x-ndjson"}
+    assert set(answers["default"]["content"]) == {"application/problem+json"}
     # Every reference leads somewhere.
     for name in set(re.findall(r"#/components/schemas/(\w+)", str(made))):
         assert name in schemas

@@ -144,8 +144,8 @@ async def test_extend(place):
 
 
 async def test_what_is_not_there_is_404(place):
-    for path in (f"/v1/threads/{NOBODY}", "/v1/threads/x", f"/v1/threads/{NOBODY}/events"):
-        is_problem(await place.client.get(path), 404)
+    for what in ("x", NOBODY, f"{NOBODY}/events", f"{NOBODY}/events?stream=true", f"{NOBODY}/export"):
+        is_problem(await place.client.get(f"/v1/threads/{what}"), 404)
     is_problem(await place.client.get(f"/v1/interrupts/{NOBODY}"), 404)
     is_problem(await place.client.get(f"/v1/interrupts?after={NOBODY}"), 404)
     is_problem(await place.client.get("/v1/nothing"), 404)
@@ -310,7 +310,8 @@ async def test_of_twenty_resolutions_one_decides(place):
 
 # -- who ---------------------------------------------------------------------------------------------
 
-READS = ["/v1/threads/x", "/v1/threads/x/events", "/v1/interrupts", "/v1/interrupts/x"]
+READS = ["/v1/threads", "/v1/threads/x", "/v1/threads/x/events", "/v1/threads/x/events?stream=true"]
+READS += ["/v1/threads/x/export", "/v1/interrupts", "/v1/interrupts/x"]
 WRITES = ["/v1/threads", "/v1/threads/x/messages", "/v1/threads/x/cancel", "/v1/threads/x/extend"]
 
 

@@ -3,7 +3,9 @@
 access      who may do what: the approver's token and the submitter's, and which browsers are listened to
 bodies      what comes in: one bounded JSON object, read strictly
 contract    POST /api/agent/tasks and /api/agent/approve, which answer when the thread rests
-v1          threads, events, interrupts
+v1          threads and interrupts
+events      a thread's events, as pages, as server-sent events and as they are stored
+streaming   answers that go on, at the pace of their reader
 waiting     answers that are put off until a thread rests
 problems    what goes wrong, as problem details
 app         all of it as one FastAPI application, for those who mount it themselves

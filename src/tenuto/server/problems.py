@@ -45,6 +45,24 @@ class Problem(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
+class ProblemDetails(msgspec.Struct):
+    """What went wrong; `detail` is for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+# For every endpoint, also for what FastAPI refuses: it would describe bodies of its own, which are not sent.
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "A problem (RFC 9457)",
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+    }
+}
+
+
 def iso(at_ms: int | None) -> str | None:
     """A time as it is written in answers: RFC 3339, UTC, milliseconds. 0 and None are no time."""
     if not at_ms:

@@ -5,6 +5,8 @@ rests or that time has passed. Times are RFC 3339 in UTC. Bodies are msgspec Str
 is coerced and an unknown field is refused, so that a misspelt one is not silently without effect.
 """
 
+import base64
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,17 +14,18 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from tenuto import limits
-from tenuto.events import InterruptId, InterruptRaised, ThreadId, encode
+from tenuto.events import InterruptId, InterruptRaised, ThreadId
 from tenuto.runtime import Runtime
 from tenuto.server.access import Access
 from tenuto.server.bodies import read
-from tenuto.server.problems import Problem, encoded, iso
+from tenuto.server.events import EVENT_STREAM, JSON_LINES, MOST, EventPage, Events, StoredLine
+from tenuto.server.problems import PROBLEMS, Problem, ProblemDetails, encoded, iso
+from tenuto.server.streaming import Streams
 from tenuto.server.waiting import Waiting, preferred_wait
-from tenuto.store.base import InterruptRow
+from tenuto.store.base import InterruptRow, ThreadRow, ThreadStatus
 from tenuto.thread import ThreadState
 
-_MOST = 2**53
-Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
 class NewThread(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,13 +113,24 @@ class State(msgspec.Struct):
     interrupts: list[PendingInterrupt]
 
 
-class EventPage(msgspec.Struct):
-    """Each event is an object of `seq`, `at`, `type` and the fields of its type. `next`: the `after` of the
-    next page, null on the last.
-    """
+class ThreadSummary(msgspec.Struct):
+    """A thread at a glance. `ready_at`: when it goes on by itself; null when somebody has to move it."""
 
-    events: list[dict[str, Any]]
-    next: int | None
+    id: str
+    agent: str
+    status: ThreadStatus
+    head_seq: int
+    created_at: str | None
+    updated_at: str | None
+    ready_at: str | None
+    metadata: dict[str, Any]
+
+
+class ThreadPage(msgspec.Struct):
+    """Newest first. `next`: the `cursor` of the next page, null on the last."""
+
+    threads: list[ThreadSummary]
+    next: str | None
 
 
 class V1:
@@ -130,8 +144,11 @@ class V1:
         self.router = APIRouter(prefix="/v1", tags=["v1"])
         reads, decides = [Depends(self._submitter)], [Depends(self._approver)]
         self._post("/threads", self.start, NewThread, reads, 201)
+        self._get("/threads", self.threads, ThreadPage, reads)
         self._get("/threads/{thread_id}", self.thread, State, reads)
-        self._get("/threads/{thread_id}/events", self.events, EventPage, reads)
+        events = Events(runtime, Streams(waiting.stopping))
+        self._get("/threads/{thread_id}/events", events.events, EventPage, reads)
+        self._get("/threads/{thread_id}/export", events.export, StoredLine, reads)
         self._post("/threads/{thread_id}/messages", self.send, NewMessage, reads)
         self._post("/threads/{thread_id}/cancel", self.cancel, Cancellation, reads)
         self._post("/threads/{thread_id}/extend", self.extend, Extension, reads)
@@ -149,27 +166,24 @@ class V1:
         )
         return await self._state(request, thread_id, 201, Location=f"/v1/threads/{thread_id}")
 
+    async def threads(
+        self,
+        status: ThreadStatus | None = None,
+        agent: str | None = None,
+        cursor: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=limits.MAX_LISTED_THREADS)] = 100,
+    ) -> Response:
+        """Threads, newest first. A cursor stays good: threads that start later shift nothing."""
+        rows = await self._runtime.threads(
+            status=status, agent=agent, before=None if cursor is None else _place(cursor), limit=limit + 1
+        )
+        page = rows[:limit]
+        more = _cursor(page[-1]) if len(rows) > limit else None
+        return encoded(200, ThreadPage([summary(row) for row in page], more))
+
     async def thread(self, thread_id: str) -> Response:
         """The state of a thread."""
         return encoded(200, state_body(await self._runtime.state(thread_id)))
-
-    async def events(
-        self,
-        thread_id: str,
-        after: Annotated[int, Query(ge=0, le=_MOST)] = 0,
-        limit: Annotated[int, Query(ge=1, le=limits.MAX_PAGE_ROWS)] = limits.MAX_PAGE_ROWS,
-    ) -> Response:
-        """The events with seq > after, in order."""
-        page = await self._runtime.events(thread_id, after, limit)
-        last = page[-1].seq if page else after
-        more = len(page) == limit and await self._runtime.events(thread_id, last, 1)
-        # The stored form of an event is an object that begins with its type: seq and time go before it.
-        events = b",".join(
-            b'{"seq":%d,"at":"%s",' % (entry.seq, str(iso(entry.at_ms)).encode()) + encode(entry.event)[1:]
-            for entry in page
-        )
-        body = b'{"events":[%s],"next":%s}' % (events, b"%d" % last if more else b"null")
-        return Response(body, media_type="application/json")
 
     async def send(self, request: Request, thread_id: str) -> Response:
         """Add a message; a thread that ended goes on."""
@@ -261,9 +275,20 @@ class V1:
             raise Problem(401, "the approver's bearer token is needed here", WWW_Authenticate="Bearer")
 
     def _get(self, path: str, endpoint: Any, shape: type, dependencies: list[Any]) -> None:
-        answers: dict[int | str, dict[str, Any]] = {200: answer_schema(shape, "The answer")}
+        answers = PROBLEMS | {200: answer_schema(shape, "The answer")}
+        if shape is EventPage:
+            answers[200]["content"][EVENT_STREAM] = {"schema": {"type": "string"}}
+            answers[204] = {"description": "With until=rest: the thread rests, and there is nothing to add"}
+        elif shape is StoredLine:
+            answers[200]["content"] = {JSON_LINES: {"schema": {"type": "string"}}}
         self.router.add_api_route(
-            path, endpoint, methods=["GET"], response_model=None, responses=answers, dependencies=dependencies
+            path,
+            endpoint,
+            methods=["GET"],
+            response_class=Response,  # FastAPI would describe a JSON body besides
+            response_model=None,
+            responses=answers,
+            dependencies=dependencies,
         )
 
     def _post(
@@ -275,7 +300,7 @@ class V1:
             methods=["POST"],
             response_model=None,
             status_code=status,
-            responses={status: answer_schema(State, "The thread's state")},
+            responses=PROBLEMS | {status: answer_schema(State, "The thread's state")},
             dependencies=dependencies,
             openapi_extra={"requestBody": {"required": True, **answer_schema(shape, "")}},
         )
@@ -288,6 +313,8 @@ def answer_schema(shape: type, description: str) -> dict[str, Any]:
 
 
 SHAPES = (
+    ProblemDetails,
+    ThreadPage,
     NewThread,
     NewMessage,
     Cancellation,
@@ -298,6 +325,36 @@ SHAPES = (
     InterruptPage,
     Interrupt,
 )
+
+
+def summary(row: ThreadRow) -> ThreadSummary:
+    """A thread of a list as it is shown."""
+    return ThreadSummary(
+        id=row.id,
+        agent=row.agent,
+        status=row.status,
+        head_seq=row.head_seq,
+        created_at=iso(row.created_at_ms),
+        updated_at=iso(row.updated_at_ms),
+        ready_at=iso(row.ready_at_ms),
+        metadata=row.metadata,
+    )
+
+
+def _cursor(row: ThreadRow) -> str:
+    return base64.urlsafe_b64encode(f"{row.created_at_ms} {row.id}".encode()).decode().rstrip("=")
+
+
+def _place(cursor: str) -> tuple[int, ThreadId]:
+    """The row that a cursor names. Raises `Problem` 400 for what `_cursor` never made."""
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
+    except ValueError:
+        text = ""
+    found = re.fullmatch(r"([0-9]{1,16}) ([0-9a-f-]{36})", text)
+    if found is None:
+        raise Problem(400, "this cursor is none of a list of threads")
+    return int(found[1]), ThreadId(found[2])
 
 
 def state_body(state: ThreadState) -> State:

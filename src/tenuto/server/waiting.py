@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
+from starlette.types import Receive
 
 from tenuto import limits
 from tenuto.runtime import Runtime
@@ -25,7 +26,7 @@ class Waiting:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         ends: set[asyncio.Task[Any]] = {
-            loop.create_task(_gone(request)),
+            loop.create_task(gone(request.receive)),
             loop.create_task(self.stopping.wait()),
         }
         try:
@@ -47,8 +48,9 @@ class Waiting:
                 task.cancel()
 
 
-async def _gone(request: Request) -> bool:
-    while (await request.receive())["type"] != "http.disconnect":
+async def gone(receive: Receive) -> bool:
+    """Until the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
         pass
     return True
 

@@ -1,0 +1,120 @@
+"""Lists of threads, and a thread as it is stored."""
+
+import asyncio
+import json
+from datetime import datetime
+
+import msgspec
+import pytest
+from tests.server.test_v1 import is_problem, started
+
+from tenuto import limits
+
+# -- lists -------------------------------------------------------------------------------------------
+
+
+async def listed(place, **query):
+    """The pages of a list, to its end."""
+    pages, cursor = [], {}
+    while True:
+        response = await place.client.get("/v1/threads", params=query | cursor)
+        assert response.status_code == 200
+        page = response.json()
+        pages.append(page["threads"])
+        if page["next"] is None:
+            return pages
+        cursor = {"cursor": page["next"]}
+
+
+async def test_threads_are_listed_newest_first(place):
+    assert await listed(place) == [[]]
+    first = await started(place, "hello", metadata={"order": 17})
+    await asyncio.sleep(0.002)
+    second = await started(place, "refund")
+    ((newer, older),) = await listed(place)
+    assert [newer["id"], older["id"]] == [second["id"], first["id"]]
+    assert list(older) == [
+        *("id", "agent", "status", "head_seq"),
+        *("created_at", "updated_at", "ready_at", "metadata"),
+    ]
+    assert (older["agent"], older["status"], older["head_seq"]) == ("ops", "completed", first["head_seq"])
+    assert (older["ready_at"], older["metadata"]) == (None, {"order": 17})
+    # What waits for a person wakes when their time is over.
+    interrupt = (await place.client.get("/v1/interrupts")).json()["interrupts"][0]
+    assert newer["ready_at"] == interrupt["expires_at"]
+    assert datetime.fromisoformat(older["created_at"]) <= datetime.fromisoformat(older["updated_at"])
+    assert datetime.fromisoformat(older["created_at"]).utcoffset().total_seconds() == 0
+
+
+async def test_lists_of_threads_are_filtered(place):
+    done = await started(place, "hello")
+    asks = await started(place, "refund")
+    frugal = await started(place, "costly", agent="frugal")
+
+    async def ids(**query):
+        return {row["id"] for page in await listed(place, **query) for row in page}
+
+    assert await ids(status="completed") == {done["id"]}
+    assert await ids(status="awaiting_approval") == {asks["id"]}
+    assert await ids(agent="frugal") == {frugal["id"]}
+    assert await ids(agent="ops") == {done["id"], asks["id"]}
+    assert await ids(agent="ops", status="halted") == set()
+    assert await ids(agent="nobody") == set()
+
+
+async def test_a_cursor_stays_good_while_threads_start(place):
+    before = [(await started(place, "hello"))["id"] for _ in range(5)]
+    page = (await place.client.get("/v1/threads?limit=2")).json()
+    for _ in range(3):
+        await started(place, "hello")
+    seen = [row["id"] for row in page["threads"]]
+    while page["next"]:
+        page = (await place.client.get("/v1/threads", params={"limit": 2, "cursor": page["next"]})).json()
+        assert len(page["threads"]) <= 2
+        seen += [row["id"] for row in page["threads"]]
+    assert len(seen) == 5
+    assert set(seen) == set(before)
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "17", "%ff", "MTcgeA", "ä", "MTcgeA==", "A" * 5000])
+async def test_a_cursor_that_nobody_gave_is_400(place, cursor):
+    is_problem(await place.client.get(f"/v1/threads?cursor={cursor}"), 400)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "status=done"])
+async def test_a_list_that_is_none_is_422(place, query):
+    is_problem(await place.client.get(f"/v1/threads?{query}"), 422)
+
+
+# -- export ------------------------------------------------------------------------------------------
+
+
+async def test_an_export_is_what_is_stored(place, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_PAGE_ROWS", 4)  # several pages
+    state = await started(place, "for ever")
+    response = await place.client.get(f"/v1/threads/{state['id']}/export")
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/x-ndjson")
+    assert response.text.endswith("\n")
+    lines = [json.loads(line) for line in response.text.splitlines()]
+    monkeypatch.undo()
+    stored = await place.runtime.store.stored(state["id"])
+    assert len(lines) == len(stored) == state["head_seq"] > 8
+    for line, event in zip(lines, stored, strict=True):
+        assert list(line) == ["seq", "at", "type", "hash", "body"]
+        assert (line["seq"], line["type"], line["hash"]) == (event.seq, event.type, event.hash.hex())
+        assert line["body"] == json.loads(event.body)
+    assert len({line["hash"] for line in lines}) == len(lines)
+    shown = (await place.client.get(f"/v1/threads/{state['id']}/events")).json()["events"]
+    assert [{"seq": line["seq"], "at": line["at"]} | line["body"] for line in lines] == shown
+
+
+async def test_an_export_says_null_for_what_was_erased(place, monkeypatch):
+    state = await started(place, "hello")
+    stored = place.runtime.store.stored
+
+    async def erased(*args, **more):
+        return [msgspec.structs.replace(event, body=None, salt=None) for event in await stored(*args, **more)]
+
+    monkeypatch.setattr(place.runtime.store, "stored", erased)
+    response = await place.client.get(f"/v1/threads/{state['id']}/export")
+    assert {json.loads(line)["body"] for line in response.text.splitlines()} == {None}
