@@ -7,6 +7,7 @@ from tests.server.conftest import APPROVER
 from tests.server.test_v1 import is_problem, started
 
 from tenuto.errors import StoreError
+from tenuto.events import TYPES
 
 
 async def test_health_is_the_store_s(place, monkeypatch, caplog):
@@ -72,3 +73,22 @@ async def test_the_description_names_what_there_is(place):
     for name in set(re.findall(r"#/components/schemas/(\w+)", str(made))):
         assert name in schemas
     assert (await place.client.get("/docs")).status_code == 200
+
+
+async def test_the_description_of_events_is_what_is_sent(place):
+    schemas = (await place.client.get("/openapi.json")).json()["components"]["schemas"]
+    kinds = schemas["EventPage"]["properties"]["events"]["items"]
+    assert {name.rpartition("/")[2] for name in kinds["discriminator"]["mapping"].values()} == {
+        kind.__name__ for kind in TYPES.values()
+    }
+    seen = set()
+    for message in ("mixed", "two in turn", "explode", "for ever", "down"):
+        state = await started(place, message)
+        if message == "two in turn":
+            await place.resolve(state["interrupts"][0]["id"], "approve")
+        for event in (await place.client.get(f"/v1/threads/{state['id']}/events")).json()["events"]:
+            schema = schemas[kinds["discriminator"]["mapping"][event["type"]].rpartition("/")[2]]
+            assert set(schema["required"]) <= set(event) <= set(schema["properties"])
+            assert schema["required"][:3] == ["seq", "at", "type"]
+            seen.add(event["type"])
+    assert len(seen) >= 9

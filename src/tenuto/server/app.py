@@ -15,6 +15,7 @@ from tenuto.runtime import Runtime
 from tenuto.server import v1
 from tenuto.server.access import Access
 from tenuto.server.contract import Contract
+from tenuto.server.events import add_places
 from tenuto.server.problems import add_handlers, encoded, logger, problem, unexpected
 from tenuto.server.waiting import Waiting
 
@@ -109,6 +110,7 @@ class _Described(FastAPI):
         if self.openapi_schema is None:
             made = super().openapi()
             _, shapes = msgspec.json.schema_components(v1.SHAPES, ref_template="#/components/schemas/{name}")
+            add_places(shapes)
             components = made.setdefault("components", {})
             components["schemas"] = components.get("schemas", {}) | shapes
             components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}

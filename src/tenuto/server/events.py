@@ -21,7 +21,7 @@ from fastapi import Depends, Header, Query, Request
 from starlette.responses import Response
 
 from tenuto import limits
-from tenuto.events import Entry, ThreadId, encode
+from tenuto.events import TYPES, AnyEvent, Entry, ThreadId, encode
 from tenuto.messages import Live
 from tenuto.runtime import Runtime
 from tenuto.server.problems import Problem, iso
@@ -39,7 +39,7 @@ class EventPage(msgspec.Struct):
     next page, null on the last.
     """
 
-    events: list[dict[str, Any]]
+    events: list[AnyEvent]  # for the description: each has its place and time besides
     next: int | None
 
 
@@ -166,3 +166,14 @@ def _frame(item: Entry | Replayed | Live) -> bytes:
 def _stored(event: StoredEvent) -> StoredLine:
     body = None if event.body is None else msgspec.Raw(event.body)
     return StoredLine(event.seq, iso(event.at_ms), event.type, event.hash.hex(), body)
+
+
+def add_places(schemas: dict[str, Any]) -> None:
+    """Add to msgspec's schemas of the events what is shown before their own fields."""
+    for kind in TYPES.values():
+        schema = schemas[kind.__name__]
+        schema["properties"] = _PLACE | schema["properties"]
+        schema["required"] = [*_PLACE, *schema["required"]]
+
+
+_PLACE = {"seq": {"type": "integer", "minimum": 1}, "at": {"type": "string", "format": "date-time"}}
