@@ -206,7 +206,10 @@ async def test_lock_files_are_not_inherited(store: SQLiteStore, path: str) -> No
         sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE, close_fds=False
     )
     os.close(store._locks.pop("worker-1"))  # what the kernel does when a process dies
-    assert await store.workers() == []
+    # The kernel lets a parent go on a moment before it closes the child's files, as it becomes the program.
+    async with asyncio.timeout(10):
+        while await store.workers():  # noqa: ASYNC110 - the kernel has no event for it
+            await asyncio.sleep(0.001)
     await child.communicate(b"\n")
 
 
