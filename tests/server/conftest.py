@@ -93,6 +93,7 @@ class Place:
     client: httpx2.AsyncClient
     runtime: Runtime
     shop: Shop
+    stopping: asyncio.Event
 
     async def task(self, task: str, **headers: str) -> httpx2.Response:
         return await self.client.post("/api/agent/tasks", json={"task": task}, headers=headers)
@@ -134,8 +135,9 @@ def serving() -> Serving:
         settings = Settings(grace_seconds=0)
         model = model or ScriptedModel(script)
         async with Runtime(agents, "sqlite://:memory:", model=model, settings=settings) as runtime:
+            app = create_app(runtime, access or Access("s3cret-of-ana"), agent=agent)
             config = uvicorn.Config(
-                create_app(runtime, access or Access("s3cret-of-ana"), agent=agent),
+                app,
                 port=0,
                 ws="none",
                 lifespan="off",
@@ -149,7 +151,7 @@ def serving() -> Serving:
             url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
             try:
                 async with httpx2.AsyncClient(base_url=url, timeout=30) as client:
-                    yield Place(url, client, runtime, shop)
+                    yield Place(url, client, runtime, shop, app.state.waiting.stopping)
             finally:
                 await server.shutdown()
 

@@ -132,7 +132,7 @@ async def test_the_past_is_told_the_boundary_announced_and_the_end(place):
         ("replayed", None, {"seq": state["head_seq"]}),
         ("rested", None, {"seq": state["head_seq"]}),
     ]
-    assert nobody_follows(place)
+    await until(lambda: nobody_follows(place))
 
 
 async def test_what_happens_is_told_as_it_happens(place):

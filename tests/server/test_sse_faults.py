@@ -219,6 +219,35 @@ async def test_what_cannot_be_read_breaks_the_stream_off(place, monkeypatch, cap
         await until(lambda: nobody_follows(place))
 
 
+def writing():
+    return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "Stream._write"]
+
+
+async def test_the_stop_ends_what_is_read_and_breaks_off_what_is_not(serving):
+    async with serving(model=Talker(steps=2, deltas=10, text="x" * 200_000)) as place:
+        thread_id = await place.runtime.start("ops", "go")
+        await place.runtime.wait(thread_id, 30)
+        path = f"/v1/threads/{thread_id}"
+        stuck = connected(place, f"{path}/events", **SSE)
+        export = connected(place, f"{path}/export")
+        parser, told = Parser(), []
+        async with place.client.stream("GET", f"{path}/events", headers=SSE) as response:
+            async for data in response.aiter_bytes():  # raises when the body is not ended
+                told += parser.feed(data)
+                if told and told[-1][0] == "replayed":
+                    assert len(place.runtime.hub._followers[thread_id]) == 2
+                    place.stopping.set()
+        await until(lambda: len(writing()) == 1)  # the export
+        assert logged(told) == await pages(place, thread_id)
+        assert told[-1][0] == "replayed"  # it did not rest: it was stopped
+        _, whole = await received(stuck)
+        assert not whole
+        # What has an end comes to it.
+        lines, whole = await received(export)
+        assert whole
+        assert len(lines.splitlines()) == len(logged(told))
+
+
 async def test_the_server_s_stop_ends_streams_and_its_death_breaks_them_off(tmp_path):
     told, parser = [], Parser()
 

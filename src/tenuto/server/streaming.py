@@ -74,14 +74,12 @@ class Stream(StreamingResponse):
             )
             if self._idle and stopping.done():
                 reading.cancel()
-                await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if writing.done() and (error := writing.exception()) and not leaving.done():
-                if isinstance(error, TimeoutError):
-                    logger.info("a stream's reader took nothing for %g s", limits.STREAM_WRITE_SECONDS)
-                else:
-                    logger.error("a stream broke off", exc_info=error)
-                _break_off(receive)
-                await asyncio.wait((leaving,), timeout=limits.STOP_SECONDS)
+                leavers = (writing, leaving)
+                await asyncio.wait(leavers, timeout=limits.STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not leaving.done():
+                error = writing.exception() if writing.done() else TimeoutError()
+                if error is not None:
+                    await _break_off(receive, leaving, error)
         finally:
             for task in tasks:
                 task.cancel()
@@ -125,12 +123,17 @@ async def _put(send: Send, body: bytes, more: bool = True) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-def _break_off(receive: Receive) -> None:
+async def _break_off(receive: Receive, leaving: asyncio.Task[bool], error: BaseException) -> None:
     """Close the connection at once, with the body not ended and whatever its reader did not take.
 
     ASGI has no word for it. Uvicorn's transport is found behind its `receive`; another server will see an
     answer that was not ended, and close the connection as it can.
     """
+    if isinstance(error, TimeoutError):
+        logger.info("a stream is broken off: its reader takes nothing")
+    else:
+        logger.error("a stream broke off", exc_info=error)
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     if isinstance(transport, asyncio.WriteTransport):
         transport.abort()
+        await asyncio.wait((leaving,), timeout=limits.STOP_SECONDS)
