@@ -290,16 +290,24 @@ def review(state: ThreadState, call: CallState, reason: str, offset: int = 0) ->
     """Ask a person what became of a started call. It never expires: nothing may decide that for them."""
     worker = call.worker or "unknown"
     why = reason or f"worker {worker} stopped before it recorded a result"
+    arguments = call.arguments if len(call.arguments) <= 200 else f"{call.arguments[:200]}…"
+    said = f"{call.call.name}({arguments}) was started {_clock(call.started_at_ms)} by worker {worker}"
     return InterruptRaised(
         _interrupt_id(state, offset),
         "review",
         call_id=call.id,
         name=call.call.name,
         arguments=call.arguments,
-        prompt=f"{call.call.name} was started by worker {worker} and its outcome is unknown: {why}",
+        prompt=f"{said} and its outcome is unknown: {why}",
         digest=call.digest,
         options=REVIEW_OPTIONS,
     )
+
+
+def _clock(at_ms: int) -> str:
+    """The time of day of `at_ms`, UTC, for people."""
+    seconds = at_ms // 1000 % 86_400
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
 
 
 def _question(state: ThreadState) -> InterruptRaised:

@@ -5,6 +5,7 @@ One stand for all of them: its database has seen every crash when it is audited 
 
 import asyncio
 import itertools
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -136,7 +137,9 @@ async def test_a_call_in_doubt_is_one_visible_question(
     # One item, the same in the inbox, in the thread and in the log; a second approval finds it decided.
     (review,) = await stand.pending()
     assert (review["kind"], review["name"], review["arguments"]) == ("review", "pay", {"order_id": "17"})
-    assert "was started by worker" in review["prompt"]
+    assert re.search(
+        r"\w+\(\{.*\}\) was started \d\d:\d\d:\d\d UTC by worker \S+ and its outcome", review["prompt"]
+    )
     assert "its outcome is unknown" in review["prompt"]
     assert [each["id"] for each in state["interrupts"]] == [review["id"]]
     events = (await stand.ask("GET", f"/v1/threads/{thread}/events")).json()["events"]

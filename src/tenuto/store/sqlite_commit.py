@@ -26,6 +26,7 @@ from tenuto.limits import (
     BUSY_TIMEOUT_SECONDS,
     MAX_BATCH_APPENDS,
     MAX_WAITING_APPENDS,
+    QUICK_COMMIT_OPERATIONS,
     QUICK_COMMIT_SECONDS,
 )
 from tenuto.store.base import Change
@@ -152,7 +153,7 @@ class GroupCommit:
             self._roll_back()
             self._finish(batch, store_error(self._path, error))
             return
-        quick = len(batch) == 1 and self._commit_seconds < QUICK_COMMIT_SECONDS
+        quick = len(batch) <= QUICK_COMMIT_OPERATIONS and self._commit_seconds < QUICK_COMMIT_SECONDS
         if self._thread is None or quick or self._connection.total_changes == written:
             self._finish(batch, self._commit(performed))
         else:
