@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import random
 import signal
 import socket
@@ -15,6 +16,7 @@ from tests.server.test_v1 import is_problem, started
 
 from tenuto import limits
 from tenuto.errors import StoreError
+from tenuto.server.streaming import Stream
 
 
 async def cut_and_come_back(place, thread_id, rng):
@@ -153,6 +155,10 @@ async def test_a_reader_that_is_stuck_slows_nobody_is_dropped_and_can_resume(ser
         state = await place.runtime.wait(thread_id, 30)
         assert state.answer == talker.said(5)
         assert place.runtime.hub._followers  # nobody waited until the reader was dropped
+        held = [len(b"".join(it._waiting)) for it in gc.get_objects() if type(it) is Stream and it._waiting]
+        # Of 24 MB of deltas and replies: what fits, and the frame that was one too many.
+        assert all(size < limits.MAX_STREAM_BUFFER_BYTES + len(talker.said(5)) + 1_000 for size in held)
+        assert len(held) == 1
         await until(lambda: nobody_follows(place))
         body, whole = await received(client)
         assert not whole
