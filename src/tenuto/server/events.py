@@ -65,7 +65,7 @@ async def _asked(
     request: Request,
     stream: bool | None = None,
     until: Literal["rest"] | None = None,
-    last_event_id: Annotated[str, Header()] = "",
+    last_event_id: Annotated[str, Header(alias="Last-Event-ID")] = "",
 ) -> Asked | None:
     """None: a page is asked for. Raises `Problem` 400 for a Last-Event-ID that was never one."""
     if not (_accepts_stream(request) if stream is None else stream):
