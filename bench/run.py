@@ -60,7 +60,7 @@ def floor(threads: int, steps: int) -> dict[str, float]:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("CREATE TABLE ev (thread TEXT, seq INT, body TEXT, PRIMARY KEY (thread, seq))")
-        turns = max(threads, 400 // steps)
+        turns = max(threads, 1200 // steps)
         started = _now()
         for thread in range(turns):
             for step in range(steps):
@@ -105,20 +105,23 @@ async def _tenuto(threads: int, steps: int) -> dict[str, float]:
             state = await runtime.wait(await runtime.start("bench", "go"))
             assert (state.status, state.step) == ("completed", steps + 1), state
 
-    # A few turns, one after another where one thread is asked for: a short run would measure the clock.
-    turns = max(threads, 400 // steps)
+    # A few turns, one after another where one thread is asked for: a short run would measure the clock, and a
+    # cold one the interpreter.
+    warm_up = max(1, 100 // steps)
+    turns = max(threads, 1200 // steps)
     with tempfile.TemporaryDirectory(dir=_folder()) as folder:
         path = Path(folder) / "tenuto.db"
         async with Runtime([agent], database=f"sqlite:///{path}") as runtime:
-            await one(runtime)
+            for _ in range(warm_up):
+                await one(runtime)
             started = _now()
             await asyncio.gather(*(one(runtime) for _ in range(turns)))
             figures = _since(started, turns * steps)
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.close()
-        # The warm-up thread is in the file, and among the fsyncs, as well.
-        all_steps = (turns + 1) * steps
+        # The warm-up is in the file, and among the fsyncs, as well.
+        all_steps = (turns + warm_up) * steps
         return {**figures, "bytes": path.stat().st_size / all_steps, "all_steps": all_steps}
 
 

@@ -260,6 +260,8 @@ async def test_the_history_of_everything_else(store: SQLiteStore, path: Path) ->
             answers("d", "withdrawn"),
         ],
         [asks("q", "question"), answers("q", "answered")],
+        [asks(name, "review") for name in "xyz"],
+        [answers("x", "happened"), answers("y", "did_not_happen"), answers("z", "dropped")],
         [ThreadFailed("no"), *(ThreadHalted(limit) for limit in limits), ThreadCancelled()],
     )
     assert lines == [
@@ -268,6 +270,10 @@ async def test_the_history_of_everything_else(store: SQLiteStore, path: Path) ->
         "approved|1",
         "rejected|1",
         "expired|1",
+        *["awaiting_review|1"] * 3,
+        "happened|1",
+        "did_not_happen|1",
+        "dropped|1",
         "failed|1",
         "step_limit|1",
         "halted|1",

@@ -25,7 +25,7 @@ async def inbox(database: str, as_json: bool) -> None:
     for row in rows:
         left_ms = row.expires_at_ms - now_ms()
         expires = "never" if not row.expires_at_ms else span(left_ms) if left_ms > 0 else "expired"
-        what = row.prompt if row.kind == "question" else row.arguments
+        what = row.arguments if row.kind == "approval" else row.prompt
         cells = (row.id[:SHORT_ID], row.kind, row.name, what, row.thread_id[:SHORT_ID])
         table.add_row(*map(safe, cells), span(now_ms() - row.raised_at_ms), expires)
     return console().print(table, soft_wrap=False)

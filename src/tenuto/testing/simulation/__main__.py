@@ -16,6 +16,8 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print the whole trace of each seed")
     options = parser.parse_args()
     first = options.seed or 0
+    if options.seeds is not None and options.seeds < 1:
+        parser.error("--seeds is at least 1: no seed checks nothing")
     count = options.seeds or (1000 if options.seed is None else 1)
     total, broken, started = Figures(), 0, time.perf_counter()
     for number, seed in enumerate(range(first, first + count), 1):

@@ -94,13 +94,19 @@ FROM (
            CASE e.type
                WHEN 'thread_started' THEN 'started'
                WHEN 'interrupt_raised' THEN
-                   CASE json_extract(e.body, '$.kind') WHEN 'approval' THEN 'awaiting_approval' END
+                   CASE json_extract(e.body, '$.kind')
+                       WHEN 'approval' THEN 'awaiting_approval'
+                       WHEN 'review' THEN 'awaiting_review'
+                   END
                WHEN 'interrupt_resolved' THEN
                    CASE json_extract(e.body, '$.outcome')
                        WHEN 'approved' THEN 'approved'
                        WHEN 'edited' THEN 'approved'
                        WHEN 'rejected' THEN 'rejected'
                        WHEN 'expired' THEN 'expired'
+                       WHEN 'happened' THEN 'happened'
+                       WHEN 'did_not_happen' THEN 'did_not_happen'
+                       WHEN 'dropped' THEN 'dropped'
                    END
                WHEN 'thread_completed' THEN 'completed'
                WHEN 'thread_failed' THEN 'failed'
