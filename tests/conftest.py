@@ -1,6 +1,7 @@
 """Fixtures for all tests. Nothing here runs unless a test asks for it."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,9 @@ def shared() -> Path:
     if not place.is_dir():
         pytest.skip("recorded provider data not found: put it in ../shared or name it with TENUTO_SHARED")
     return place
+
+
+# A shell that starts this in the background leaves SIGINT ignored, and every process that a test starts would
+# inherit that: then no Ctrl-C could be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
