@@ -2,51 +2,24 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.flow.shared import Note, nothing, silent
 
 from tenuto.flow import (
     PASS_WORD,
     BasicJob,
-    Commander,
     CycleError,
     HandlerCoroutine,
     Job,
     NotHandlerError,
     NotTaskerError,
-    get_null_logger,
     handler,
     tasker,
 )
 
 pytestmark = pytest.mark.timeout(5)
-
-
-def silent(**options: Any) -> Commander[Any]:
-    return Commander(logger=get_null_logger(), **options)
-
-
-class Note(Job):
-    """Writes its name down, and runs what it is given."""
-
-    def __init__(self, name: str, notes: list[str], then: Callable[["Note"], Any] | None = None) -> None:
-        super().__init__()
-        self.name = name
-        self.notes = notes
-        self.then = then
-
-    @tasker(PASS_WORD)
-    async def task(self) -> Any:
-        self.notes.append(self.name)
-        outcome = self.then(self) if self.then is not None else None
-        return await outcome if asyncio.iscoroutine(outcome) else outcome
-
-
-@handler(PASS_WORD)
-async def nothing(self_handler: HandlerCoroutine[Any]) -> str:
-    return "done"
 
 
 # --- callbacks that raise -------------------------------------------------------------------------------
