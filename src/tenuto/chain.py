@@ -1,5 +1,7 @@
-"""Checking the hash chain of a thread. It shows edits and damage, not a rewrite of all behind it by whoever
-owns the database: for that, keep heads elsewhere and compare.
+"""Checking the hash chain of a thread, and that what is kept beside the log says the same.
+
+It shows edits and damage, not a rewrite of all behind it by whoever owns the database: for that, keep heads
+elsewhere and compare.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -7,10 +9,11 @@ from contextlib import suppress
 
 import msgspec
 
-from tenuto.errors import StoreError
+from tenuto.errors import StoreError, Undecodable
 from tenuto.events import ThreadId, body_hash, chain_hash
 from tenuto.limits import MAX_PAGE_ROWS
-from tenuto.store.base import Store, StoredEvent
+from tenuto.store.base import ENDED, Store, StoredEvent, ThreadRow
+from tenuto.thread import fold
 
 
 class ChainReport(msgspec.Struct, frozen=True):
@@ -27,7 +30,8 @@ class ChainReport(msgspec.Struct, frozen=True):
 async def verify_thread(
     store: Store, thread_id: ThreadId, watch: Callable[[int], None] = lambda _checked: None
 ) -> ChainReport:
-    """Check a whole thread, a page at a time; an event that is missing or cannot be read does not fit either.
+    """Check a whole thread, a page at a time; an event that is missing or cannot be read does not fit either,
+    nor does a last one after which the thread's row or its interrupts say something else.
 
     `watch` hears how many events are checked. Raises `ThreadNotFound`.
     """
@@ -42,7 +46,15 @@ async def verify_thread(
             limit = 1  # one by one, those before the one at fault are checked too
             continue
         if not rows:
-            return report
+            row = await store.thread(thread_id)
+            if row.head_seq > report.checked:
+                continue  # it has grown meanwhile
+            reason = _row_fault(row, report) or await _projection_fault(store, row, report)
+            return (
+                msgspec.structs.replace(report, ok=False, first_bad_seq=report.checked, reason=reason)
+                if reason
+                else report
+            )
         report = verify_chain(thread_id, rows, report)
         watch(report.checked)
     with suppress(StoreError):  # once more with the next event in view: it tells what was changed
@@ -89,6 +101,39 @@ def _fault(
     if _hash(thread_id, row.hash, after) == after.hash:
         return f"{said} was changed, or {other}; its hash was not, for the next event fits that"
     return f"{said} was changed, or {other}; the next event does not fit either"
+
+
+def _row_fault(row: ThreadRow, report: ChainReport) -> str:
+    """Whether the thread's row ends where its events do: the next event is chained on what the row says."""
+    if row.head_seq < report.checked:
+        return f"the thread's row says that event {row.head_seq} is the last"
+    if row.head_hash != report.head_hash.hex():
+        return "the thread's row names another last event: some were cut off, or the row was changed"
+    return ""
+
+
+async def _projection_fault(store: Store, row: ThreadRow, report: ChainReport) -> str:
+    """Whether the inbox and the status follow from the events. Not told of erased or new ones."""
+    if report.erased:
+        return ""
+    try:
+        state = fold(await store.read(row.id), row.id)
+    except Undecodable:
+        return ""  # a newer version wrote it
+    except StoreError as error:
+        return str(error)
+    listed = {one.id for one in await store.interrupts(thread_id=row.id, limit=MAX_PAGE_ROWS)}
+    pending = {raised.id for raised in state.interrupts}
+    if await store.thread(row.id) != row:
+        return ""
+    if wrong := sorted(listed ^ pending):
+        where = (
+            "by the events, and the inbox does not list it" if wrong[0] in pending else "by the inbox only"
+        )
+        return f"interrupt {wrong[0]} is pending {where}"
+    if row.status in ENDED and state.ended is None and row.ready_at_ms is None and row.lease_owner is None:
+        return f"the thread's row says {row.status}, its events do not, and no worker would look at it"
+    return ""
 
 
 def _hash(thread_id: ThreadId, previous: bytes, row: StoredEvent) -> bytes:

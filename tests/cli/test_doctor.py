@@ -161,6 +161,13 @@ def test_leases_of_the_dead_and_of_the_hanging(used):
     assert "has not renewed it for" in of(found, "leases")[0][1]
 
 
+def test_events_whose_thread_was_removed(used):
+    execute(used.database, "DELETE FROM threads")
+    ((level, text),) = of(findings(used, code=1), "threads")
+    assert level == "problem"
+    assert text.startswith("4 events belong to 1 threads whose rows were removed")
+
+
 def test_threads_that_nobody_takes(used):
     execute(used.database, "UPDATE threads SET ready_at = 1, status = 'running'")
     ((level, text),) = of(findings(used), "leases")

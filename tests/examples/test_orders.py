@@ -103,10 +103,14 @@ def killed_inside_the_refund(desk: Any, orders: Any) -> str:
 def test_killed_inside_the_refund_a_person_reviews_it(desk, orders, decision, outcome, answer):
     desk.environment["TENUTO_AGENT"] = "tests.examples.unverified:agent"
     thread = killed_inside_the_refund(desk, orders)
+    # No worker has looked yet: the inbox has no item to decide, and says what may have happened.
+    hint = "1 thread is ready and no worker takes them; 1 of their calls started without a result"
+    assert " ".join(desk("inbox").split()).startswith(hint)
     output = desk("run", "--thread", thread)
     assert "decide: tenuto inbox review " in output
     (row,) = desk.pending()
     assert (row["kind"], row["name"]) == ("review", "refund_order")
+    assert "its outcome is unknown" in " ".join(desk("inbox").split())
     assert desk.json("threads", "--json")[0]["status"] == "awaiting_review"
     assert answer in desk("inbox", "review", row["id"], *decision)
     assert [entry["event"]["outcome"] for entry in desk.events(thread, "interrupt_resolved")] == [

@@ -1,5 +1,6 @@
 """A log that was changed, cut or damaged: which event does not fit, and why, as `verify` says it."""
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from tenuto.chain import ChainReport, verify_thread
 from tenuto.errors import StoreError, ThreadNotFound
-from tenuto.events import MessageReceived, ThreadId, ThreadStarted
+from tenuto.events import InterruptId, InterruptRaised, MessageReceived, ThreadId, ThreadStarted
 from tenuto.store.sqlite import SQLiteStore
 
 THREAD = ThreadId("11111111-1111-4111-8111-111111111111")
@@ -146,3 +147,61 @@ async def test_whatever_page_is_damaged_it_is_said_in_our_own_words(tmp_path: Pa
                 said.append(str(error))
         await store.close()
     assert any("malformed" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE threads SET head_hash = zeroblob(32)", "the thread's row names another last event"),
+        ("UPDATE threads SET head_seq = 2499", "says that event 2499 is the last"),
+    ],
+)
+async def test_the_row_that_the_next_event_is_chained_on_is_checked(
+    path: Path, statement: str, said: str
+) -> None:
+    execute(path, statement)
+    report = await verified(path)
+    assert not report.ok
+    assert re.search(said, report.reason)
+
+
+async def test_a_tail_that_was_cut_off_with_its_place_is_noticed(path: Path) -> None:
+    execute(path, f"DELETE FROM events WHERE seq > {EVENTS - 3}")
+    execute(path, f"UPDATE threads SET head_seq = {EVENTS - 3}")
+    report = await verified(path)
+    assert (report.ok, report.first_bad_seq) == (False, EVENTS - 3)
+    assert "some were cut off" in report.reason
+
+
+async def paused(tmp_path: Path) -> Path:
+    """A thread that waits for a person, released."""
+    path = tmp_path / "paused.db"
+    store = SQLiteStore(str(path))
+    await store.open()
+    await store.create(THREAD, [ThreadStarted("a", "f"), MessageReceived("go")], append_id="0")
+    claim = await store.take("w", THREAD, lease_seconds=5)
+    assert claim is not None
+    asked = InterruptRaised(InterruptId("i"), "question", prompt="well?")
+    await store.append(THREAD, [asked], append_id="1", epoch=claim.epoch)
+    await store.release(claim, seen_seq=3, wake_at_ms=None, status="awaiting_answer")
+    await store.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE interrupts SET outcome = 'dropped'", "interrupt i is pending by the events"),
+        ("DELETE FROM interrupts", "interrupt i is pending by the events"),
+        ("UPDATE threads SET status = 'completed'", "the thread's row says completed, its events do not"),
+    ],
+)
+async def test_an_item_that_vanished_beside_the_log_is_noticed(
+    tmp_path: Path, statement: str, said: str
+) -> None:
+    path = await paused(tmp_path)
+    assert (await verified(path)).ok
+    execute(path, statement)
+    report = await verified(path)
+    assert not report.ok
+    assert said in report.reason

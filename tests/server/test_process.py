@@ -169,6 +169,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path):
             returncode = await asyncio.wait_for(child.wait(), 5)
             await asyncio.gather(waiting, return_exceptions=True)
         assert returncode != 0
+        assert "CancelledError" not in (await child.stderr.read()).decode()
 
 
 async def test_a_name_and_ipv6_are_listened_to(tmp_path):

@@ -92,6 +92,32 @@ def test_the_command_prints_figures_and_succeeds(
     assert " 0 doubles, 0 losses; 0 broken; " in said
 
 
+def test_no_seed_is_no_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for seeds in ("0", "-1"):
+        monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", seeds])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert "at least 1" in capsys.readouterr().err
+
+
+def test_ctrl_c_gives_the_figures_so_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, seen = World.run, []
+
+    def run(world: World) -> None:
+        real(world)
+        seen.append(world)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(World, "run", run)
+    monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "9"])
+    assert main() == 130
+    assert capsys.readouterr().out.startswith("2 seeds, ")
+
+
 def test_the_trace_of_a_seed_tells_what_was_done() -> None:
     world = World(3)
     world.run()

@@ -229,6 +229,7 @@ def test_a_fake_runs_in_place_of_a_tool(shop: Shop) -> None:
             "agent shop has no tool 'buy' that could be replaced",
         ),
         (["shop:agent", "--fakes", "shop:other_fakes"], "the fake of pay does not take its arguments: "),
+        (["shop:agent", "--fakes", "shop:agent"], "the fakes are a mapping of tool names, not Agent"),
         (["shop:agent", "--only", "nothing"], "no case has 'nothing' in its name; --list shows them all"),
     ],
     ids=" ".join,
@@ -241,6 +242,13 @@ def test_what_cannot_be_run_is_one_clear_line(shop: Shop, arguments: list[str], 
     assert found in errors
     assert errors.count("\n") == 1
     assert list(shop.folders.iterdir()) == []
+
+
+def test_a_decision_for_a_tool_that_is_not_there_is_refused(shop: Shop) -> None:
+    """It would be a decision that is not made, and the call be approved."""
+    script = shop.script(PAY, "done", decisions={"pya": "reject"})
+    errors = shop("shop:agent", "--script", script, code=1)
+    assert "decisions name tools that the agent has not: pya" in errors
 
 
 @pytest.mark.parametrize(
@@ -272,8 +280,9 @@ def test_children_end_with_it(shop: Shop, number: int, code: int) -> None:
     with shop.popen("shop:agent", "--script", script, "--only", "stale") as process:
         _until(lambda: children("T"))  # a frozen one as well
         process.send_signal(number)
-        process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=20)
         assert process.returncode == code
+        assert ("no crash" in output) is (number == signal.SIGINT)  # what was done until then is shown
     _until(lambda: not children())
 
 

@@ -41,7 +41,12 @@ def crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None
             for case in chosen:
                 print(safe(case.name))
             return 0
-        outcomes = [first, *_run(test, chosen)]
+        ended: list[Outcome] = [first]
+        try:
+            outcomes = [first, *_run(test, chosen, ended)]
+        except KeyboardInterrupt:
+            _show(test, ended)
+            raise
         broken = [outcome for outcome in outcomes if outcome.broken]
         _show(test, outcomes)
         if report is not None:
@@ -60,22 +65,24 @@ def crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None
     return 1 if broken else 0
 
 
-def _run(test: CrashTest, cases: list[Case]) -> list[Outcome]:
+def _run(test: CrashTest, cases: list[Case], ended: list[Outcome]) -> list[Outcome]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     with Progress(*columns, console=console(errors=True), transient=True) as progress:
-        return test.run(cases, _Told(progress, len(cases)))
+        return test.run(cases, _Told(progress, len(cases), ended))
 
 
 class _Told:
     """Shows how far it is, and which case ended last."""
 
-    def __init__(self, progress: "Progress", total: int) -> None:
+    def __init__(self, progress: "Progress", total: int, ended: list[Outcome]) -> None:
         self._progress = progress
+        self._ended = ended
         self._task = progress.add_task("", total=total)
 
     def __call__(self, outcome: Outcome) -> None:
+        self._ended.append(outcome)
         self._progress.update(self._task, advance=1, description=safe(outcome.case.name, 60))
 
 

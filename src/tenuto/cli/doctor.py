@@ -100,6 +100,7 @@ def _database(path: str) -> Iterator[Finding]:
             yield Finding("schema", "ok", f"version {version}{later}")
             yield _pages(place, connection)
             if version:
+                yield from _orphans(connection)
                 yield from _leases(path, connection)
                 yield from _clock(connection)
     except Exception as error:  # noqa: BLE001 - of the driver; whatever it is, it is what is to be said
@@ -165,8 +166,21 @@ def _pages(place: Path, connection: Any) -> Finding:
     if rows == [("ok",)]:
         return Finding("pages", "ok", "all can be read; `tenuto verify --all` checks what they say")
     text = "; ".join(" ".join(str(row[0]).split()) for row in rows)
-    advice = "stop all workers, copy the file, restore a backup; `tenuto verify --all` names what is damaged"
+    advice = (
+        "stop all workers, copy the file, restore a backup; `tenuto verify --all` names the damaged events,"
+        " and where it names none, the damage is in an index: sqlite3 FILE REINDEX makes those anew"
+    )
     return Finding("pages", "problem", f"damaged: {text}", advice)
+
+
+def _orphans(connection: Any) -> Iterator[Finding]:
+    """Events whose thread's row is gone: no command would show them."""
+    lost = connection.execute(
+        "SELECT count(*), count(DISTINCT thread) FROM events WHERE thread NOT IN (SELECT num FROM threads)"
+    ).fetchone()
+    if lost[0]:
+        text = f"{lost[0]} events belong to {lost[1]} threads whose rows were removed"
+        yield Finding("threads", "problem", text, "restore the rows, or the file, from a backup")
 
 
 def _leases(path: str, connection: Any) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Commands that only read: inbox, threads, show, verify. None of them creates a database."""
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -8,7 +9,9 @@ from tenuto.chain import ChainReport, verify_thread
 from tenuto.cli.find import all_interrupts, all_threads, find_thread, opened
 from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
 from tenuto.cli.view import View
+from tenuto.errors import TenutoError
 from tenuto.events import Entry, ThreadId
+from tenuto.runtime import Runtime
 
 SHORT_ID = 8
 
@@ -17,8 +20,11 @@ async def inbox(database: str, as_json: bool) -> None:
     """What waits for a person, oldest first."""
     async with opened(database) as runtime:
         rows = [row async for row in all_interrupts(runtime, pending=True)]
+        unserved = "" if as_json else await _unserved(runtime)
     if as_json:
         return print_json(rows)
+    if unserved:
+        console().print(safe(unserved), style="yellow")
     if not rows:
         return console().print("nothing waits for a person")
     table = _table("id", "kind", "tool", "arguments", "thread", "age", "expires in")
@@ -29,6 +35,26 @@ async def inbox(database: str, as_json: bool) -> None:
         cells = (row.id[:SHORT_ID], row.kind, row.name, what, row.thread_id[:SHORT_ID])
         table.add_row(*map(safe, cells), span(now_ms() - row.raised_at_ms), expires)
     return console().print(table, soft_wrap=False)
+
+
+async def _unserved(runtime: Runtime) -> str:
+    """What an inbox cannot list yet: a call in doubt becomes an item when a worker looks at its thread."""
+    workers = await runtime.store.workers()
+    served = {name for worker in workers for name in worker.agents}
+    alive = {worker.owner for worker in workers}
+    rows = await runtime.threads(status="running", limit=100)
+    left = [row for row in rows if row.agent not in served and row.lease_owner not in alive]
+    if not left:
+        return ""
+    doubtful = 0
+    for row in left:
+        # A thread that cannot be read is `verify`'s to tell of.
+        with suppress(TenutoError):
+            calls = (await runtime.state(row.id)).calls
+            doubtful += sum(call.phase == "started" and not call.until_ms for call in calls)
+    doubt = f"; {doubtful} of their calls started without a result and may have happened" if doubtful else ""
+    count = f"{len(left)} threads are" if len(left) > 1 else "1 thread is"
+    return f"{count} ready and no worker takes them{doubt}. Start one: tenuto serve MODULE:AGENT"
 
 
 async def threads(database: str, status: str | None, agent: str | None, limit: int, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,8 @@ async def _serve(runtime: Runtime, server: "_Server", stopping: asyncio.Event) -
 
     def signalled() -> None:
         if stop.is_set():
+            # The requests that this breaks off would each tell of it with a traceback.
+            logging.getLogger("uvicorn.error").disabled = True
             task.cancel()
         stop.set()
 

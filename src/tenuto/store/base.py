@@ -39,7 +39,8 @@ class ThreadRow(msgspec.Struct, frozen=True):
     """A thread at a glance, from the projection.
 
     `status` is "running" from any external event until the holder has dealt with it, and while somebody holds
-    the thread. `ready_at_ms` is None when only an external event can move it.
+    the thread. `ready_at_ms` is None when only an external event can move it. `head_hash` (hex) is that of
+    the last event, on which the next one will be chained.
     """
 
     id: ThreadId
@@ -51,6 +52,7 @@ class ThreadRow(msgspec.Struct, frozen=True):
     ready_at_ms: int | None
     lease_owner: str | None
     metadata: dict[str, Any]
+    head_hash: str
 
 
 class InterruptRow(msgspec.Struct, frozen=True):

@@ -135,16 +135,16 @@ FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > ?2
 WHERE t.id = ?1 ORDER BY e.seq LIMIT ?3;
 
 -- thread: One thread at a glance.
-SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata, lower(hex(head_hash))
 FROM threads WHERE id = ?;
 
 -- threads: Threads, newest first.
-SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata, lower(hex(head_hash))
 FROM threads WHERE (created_at, id) < (?1, ?2) AND (?3 IS NULL OR agent = ?3)
 ORDER BY created_at DESC, id DESC LIMIT ?4;
 
 -- threads_by_status: The same, of one status (?5).
-SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata, lower(hex(head_hash))
 FROM threads WHERE status = ?5 AND (created_at, id) < (?1, ?2) AND (?3 IS NULL OR agent = ?3)
 ORDER BY created_at DESC, id DESC LIMIT ?4;
 

@@ -293,7 +293,13 @@ class Watched:
     def __init__(
         self, agent: Agent, script: Script, watch: Watch, *, thread_id: str, fakes: Any, lives: int
     ) -> None:
+        if not isinstance(fakes or {}, Mapping):
+            raise ConfigurationError(f"the fakes are a mapping of tool names, not {type(fakes).__name__}")
         fakes = dict(fakes or {})
+        # A decision under a misspelt name would be one that is not made, and the call be approved.
+        decided = set(script.decisions) if isinstance(script.decisions, Mapping) else set()
+        if foreign := sorted(decided - set(agent.by_name) - {""}):
+            raise ConfigurationError(f"decisions name tools that the agent has not: {', '.join(foreign)}")
         if unknown := sorted(set(fakes) - set(agent.by_name)):
             raise ConfigurationError(f"agent {agent.name} has no tool {unknown[0]!r} that could be replaced")
         tools = [watched_tool(tool, watch, fakes.get(tool.name)) for tool in agent.tools]

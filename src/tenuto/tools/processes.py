@@ -59,7 +59,7 @@ async def run_process(
     except TimeoutError as error:
         said = program.text(2) or program.text(1)
         raise TimeoutError(
-            f"{arguments[0]} did not end within {seconds:g} s and was killed; the last that it wrote: "
+            f"{arguments[0]} did not end within {seconds:.3g} s and was killed; the last that it wrote: "
             f"{said[-1000:] or 'nothing'}"
         ) from error
     finally:

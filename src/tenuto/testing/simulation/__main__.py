@@ -24,6 +24,9 @@ def main() -> int:
         world = World(seed)
         try:
             world.run()
+        except KeyboardInterrupt:
+            report(total, broken, started)
+            return 130
         except BrokenPromise as error:
             broken += 1
             total.doubles += error.promise.startswith("2")
@@ -35,10 +38,15 @@ def main() -> int:
         if options.verbose:
             write("\n".join(world.lines()))
         if number % 500 == 0 or number == count:
-            seconds = time.perf_counter() - started
-            figures = ", ".join(f"{value} {name}" for name, value in asdict(total).items())
-            write(f"{figures}; {broken} broken; {number / seconds:.0f} seeds/s")
+            report(total, broken, started)
     return 1 if broken else 0
+
+
+def report(total: Figures, broken: int, started: float) -> None:
+    """The figures of the seeds so far."""
+    seconds = time.perf_counter() - started
+    figures = ", ".join(f"{value} {name}" for name, value in asdict(total).items())
+    write(f"{figures}; {broken} broken; {total.seeds / seconds:.0f} seeds/s")
 
 
 def write(text: str) -> None:
