@@ -1,0 +1,148 @@
+"""The inbox: list what waits for a person, decide it."""
+
+import asyncio
+from typing import Annotated, Literal
+
+import typer
+
+from tenuto.cli.options import (
+    DATABASE,
+    AgentName,
+    AsJson,
+    By,
+    Comment,
+    Database,
+    Digest,
+    InterruptId,
+    SameDatabase,
+    Wait,
+    json_arguments,
+    not_blank,
+)
+
+commands = typer.Typer()
+inbox_app = typer.Typer(
+    help="What waits for a person: list it, decide it.",
+    epilog="Example: tenuto inbox, then: tenuto inbox approve 3f2a",
+)
+commands.add_typer(inbox_app, name="inbox")
+
+
+@inbox_app.callback(invoke_without_command=True)
+def inbox(context: typer.Context, database: Database = DATABASE, as_json: AsJson = False) -> None:
+    context.obj = database
+    if context.invoked_subcommand is None:
+        from tenuto.cli.look import inbox as list_inbox
+
+        asyncio.run(list_inbox(database, as_json))
+    elif as_json:
+        raise typer.BadParameter("goes with the list alone", param_hint="--json")
+
+
+def _decide(context: typer.Context, verb: str, **decision: str) -> None:
+    """The options that all decisions share are in the context."""
+    from tenuto.cli.agents import load_agents, named_agents
+    from tenuto.cli.inbox import Order, decide
+    from tenuto.runtime import Decision
+
+    given = context.params
+    whole = Decision(digest=given["digest"], channel="cli", **decision)  # type: ignore[typeddict-item]  # keys are fixed below
+    order = Order(
+        id=given["id"],
+        verb=verb,
+        by=given["by"],
+        decision=whole,
+        database=given["database"] or context.obj,
+        wait=given["wait"],
+        agents=lambda: load_agents(named_agents(given["agent"])),
+    )
+    asyncio.run(decide(order))
+
+
+@inbox_app.command(epilog="Example: tenuto inbox approve 3f2a")
+def approve(
+    context: typer.Context,
+    id: InterruptId,
+    by: By = "",
+    digest: Digest = None,
+    agent: AgentName = None,
+    database: SameDatabase = None,
+    wait: Wait = True,
+) -> None:
+    """Let a call run, with exactly the arguments shown."""
+    _decide(context, "approve")
+
+
+@inbox_app.command(epilog='Example: tenuto inbox reject 3f2a --comment "The lamp was used for a year."')
+def reject(
+    context: typer.Context,
+    id: InterruptId,
+    comment: Comment = "",
+    by: By = "",
+    digest: Digest = None,
+    agent: AgentName = None,
+    database: SameDatabase = None,
+    wait: Wait = True,
+) -> None:
+    """Do not let a call run; the model reads the comment."""
+    _decide(context, "reject", comment=comment)
+
+
+@inbox_app.command(
+    epilog='Example: tenuto inbox edit 3f2a --arguments \'{"order_id": "16", "reason": "broken"}\''
+)
+def edit(
+    context: typer.Context,
+    id: InterruptId,
+    arguments: Annotated[
+        str,
+        typer.Option(callback=json_arguments, metavar="JSON|@FILE", help="All arguments, as a JSON object."),
+    ],
+    comment: Comment = "",
+    by: By = "",
+    digest: Digest = None,
+    agent: AgentName = None,
+    database: SameDatabase = None,
+    wait: Wait = True,
+) -> None:
+    """Let a call run with other arguments. The agent is needed here, to check them."""
+    _decide(context, "edit", arguments=arguments, comment=comment)
+
+
+@inbox_app.command(epilog='Example: tenuto inbox answer 3f2a "It is 4."')
+def answer(
+    context: typer.Context,
+    id: InterruptId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", callback=not_blank, help="The answer.")],
+    by: By = "",
+    digest: Digest = None,
+    agent: AgentName = None,
+    database: SameDatabase = None,
+    wait: Wait = True,
+) -> None:
+    """Answer a question."""
+    _decide(context, "answer", answer=text)
+
+
+@inbox_app.command(epilog='Example: tenuto inbox review 3f2a happened --result \'{"id": "R1"}\'')
+def review(
+    context: typer.Context,
+    id: InterruptId,
+    verdict: Annotated[
+        Literal["happened", "did_not_happen", "drop"],
+        typer.Argument(help="drop: nobody knows; the model is told so, and the call does not run again."),
+    ],
+    result: Annotated[
+        str, typer.Option(help="What the call returned, if it happened; the model reads it.")
+    ] = "",
+    comment: Comment = "",
+    by: By = "",
+    digest: Digest = None,
+    agent: AgentName = None,
+    database: SameDatabase = None,
+    wait: Wait = True,
+) -> None:
+    """Say what became of a call whose outcome is unknown. After did_not_happen it runs again."""
+    if result and verdict != "happened":
+        raise typer.BadParameter("goes with happened alone", param_hint="--result")
+    _decide(context, verdict, answer=result, comment=comment)
