@@ -35,15 +35,29 @@ async def test_threads_are_listed_newest_first(place):
     assert [newer["id"], older["id"]] == [second["id"], first["id"]]
     assert list(older) == [
         *("id", "agent", "status", "head_seq"),
-        *("created_at", "updated_at", "ready_at", "metadata"),
+        *("created_at", "updated_at", "ready_at", "lease_owner", "metadata", "head_hash"),
     ]
     assert (older["agent"], older["status"], older["head_seq"]) == ("ops", "completed", first["head_seq"])
     assert (older["ready_at"], older["metadata"]) == (None, {"order": 17})
+    row = await place.runtime.store.thread(first["id"])
+    assert (older["lease_owner"], older["head_hash"]) == (None, row.head_hash)
     # What waits for a person wakes when their time is over.
     interrupt = (await place.client.get("/v1/interrupts")).json()["interrupts"][0]
     assert newer["ready_at"] == interrupt["expires_at"]
     assert datetime.fromisoformat(older["created_at"]) <= datetime.fromisoformat(older["updated_at"])
     assert datetime.fromisoformat(older["created_at"]).utcoffset().total_seconds() == 0
+
+
+async def test_one_thread_shows_what_a_list_does_and_its_state(place):
+    state = await started(place, "refund", metadata={"order": 17})
+    (interrupt,) = (await place.client.get("/v1/interrupts")).json()["interrupts"]
+    (row,) = (await place.client.get("/v1/threads")).json()["threads"]
+    thread = (await place.client.get(f"/v1/threads/{state['id']}")).json()
+    assert thread == row | state
+    stored = await place.runtime.store.stored(state["id"])
+    assert thread["head_hash"] == stored[-1].hash.hex()
+    raised = [event.seq for event in stored if event.type == "interrupt_raised"]
+    assert raised == [interrupt["raised_seq"]]
 
 
 async def test_lists_of_threads_are_filtered(place):

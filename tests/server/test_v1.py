@@ -266,6 +266,36 @@ async def test_a_digest_of_another_call_decides_nothing(place):
     assert (await place.client.get(f"/v1/threads/{state['id']}")).json()["status"] == "awaiting_approval"
 
 
+async def test_the_verb_may_be_told_by_its_old_name(place):
+    for told in ({"verb": "approve"}, {"outcome": "approve"}, {"verb": "approve", "outcome": "approve"}):
+        state = await started(place, "refund")
+        path = f"/v1/interrupts/{state['interrupts'][0]['id']}/resolve"
+        response = await place.client.post(path, json=told, headers=APPROVER | WAIT)
+        assert (response.status_code, response.json()["status"]) == (200, "completed")
+    state = await started(place, "refund")
+    path = f"/v1/interrupts/{state['interrupts'][0]['id']}/resolve"
+    for told in ({"verb": "approve", "outcome": "reject"}, {"verb": None}, {"verb": "answer"}):
+        is_problem(await place.client.post(path, json=told, headers=APPROVER), 422)
+
+
+async def test_for_whom_a_caller_says_it_speaks_is_recorded_as_a_claim(place):
+    state = await started(place, "refund", by="ana")
+    path = f"/v1/interrupts/{state['interrupts'][0]['id']}/resolve"
+    decision = {"verb": "approve", "by": "bo"}
+    await place.client.post(path, json=decision, headers=APPROVER | WAIT)
+    path = f"/v1/threads/{state['id']}"
+    for text, by in (("hello", "ana"), ("again", "user"), ("more", "")):
+        body = {"text": text, "by": by}
+        await place.client.post(f"{path}/messages", json=body, headers=WAIT)
+    events = (await place.client.get(f"{path}/events")).json()["events"]
+    said = [event["by"] for event in events if event["type"] == "message_received" and "by" in event]
+    assert said == ["ana via user", "ana via user"]  # "user" is the default and left out
+    (resolved,) = [event for event in events if event["type"] == "interrupt_resolved"]
+    assert resolved["by"] == "bo via approver"
+    assert events[0]["by"] == "ana via user"
+    is_problem(await place.client.post(f"{path}/messages", json={"text": "x", "by": "a" * 101}), 422)
+
+
 async def test_a_malformed_decision_decides_nothing(place):
     state = await started(place, "refund")
     interrupt_id = state["interrupts"][0]["id"]

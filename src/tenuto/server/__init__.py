@@ -3,7 +3,10 @@
 access      who may do what: the approver's token and the submitter's, and which browsers are listened to
 bodies      what comes in: one bounded JSON object, read strictly
 contract    POST /api/agent/tasks and /api/agent/approve, which answer when the thread rests
-v1          threads and interrupts
+v1          which path of /v1 leads where, and who may take it
+threads     threads: start, list, send, cancel, extend
+interrupts  the inbox: list, get, resolve
+shapes      the bodies of /v1, in and out
 events      a thread's events, as pages, as server-sent events and as they are stored
 streaming   answers that go on, at the pace of their reader
 waiting     answers that are put off until a thread rests

@@ -40,9 +40,12 @@ class Access:
         """May this request start and read threads?"""
         return not self.submit or _same(self.submit, _token(headers)) or self.may_decide(headers)
 
-    def who(self, headers: Headers) -> str:
-        """The name under which the log records what this request asks for."""
-        return "approver" if self.may_decide(headers) else "user"
+    def who(self, headers: Headers, by: str = "") -> str:
+        """The name under which the log records what this request asks for. `by`: for whom it says that it
+        speaks, which is a claim, and recorded as one.
+        """
+        name = "approver" if self.may_decide(headers) else "user"
+        return f"{by} via {name}" if by and by != name else name
 
     def check_host(self, host: str) -> None:
         """Raises `ConfigurationError` where others could connect while a token is missing."""

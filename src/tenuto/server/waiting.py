@@ -4,10 +4,13 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive
 
 from tenuto import limits
 from tenuto.runtime import Runtime
+from tenuto.server.problems import encoded
+from tenuto.server.shapes import state_body
 from tenuto.thread import ThreadState
 
 
@@ -17,6 +20,16 @@ class Waiting:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.stopping = asyncio.Event()
+
+    async def state(self, request: Request, thread_id: str, status: int = 200, **headers: str) -> Response:
+        """The thread's state as an answer, put off as `Prefer: wait` says."""
+        seconds = preferred_wait(request)
+        if seconds is None:
+            state = await self._runtime.state(thread_id)
+        else:
+            state = await self.rest(request, thread_id, seconds)
+            headers["Preference-Applied"] = f"wait={seconds}"
+        return encoded(status, state_body(state), headers)
 
     async def rest(self, request: Request, thread_id: str, seconds: float) -> ThreadState:
         """The state once the thread rests, or as it is after `seconds`. The request's body has been read.

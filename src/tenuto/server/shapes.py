@@ -1,0 +1,241 @@
+"""What comes in and goes out under /v1, as msgspec Structs: read and written by them, and described by them.
+
+Times are RFC 3339 in UTC. Bodies that come in are read strictly: nothing is coerced and an unknown field is
+refused, so that a misspelt one is not silently without effect.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tenuto import limits
+from tenuto.events import InterruptKind, InterruptRaised, Outcome
+from tenuto.server.problems import iso
+from tenuto.store.base import InterruptRow, ThreadRow, ThreadStatus
+from tenuto.thread import ThreadState
+
+MOST = 2**53
+Id = Annotated[str, msgspec.Meta(extra_json_schema={"format": "uuid"})]
+Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Said = Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_MESSAGE_CHARACTERS, pattern=r"\S")]
+Comment = Annotated[str, msgspec.Meta(max_length=limits.MAX_COMMENT_CHARACTERS)]
+By = Annotated[str, msgspec.Meta(max_length=limits.MAX_BY_CHARACTERS)]
+
+
+class NewThread(msgspec.Struct, forbid_unknown_fields=True):
+    """`agent`: by default the server's first. With a `thread_id` of your own it is idempotent. `by`: for whom
+    it is; the log names the caller besides.
+    """
+
+    message: Said
+    agent: str | None = None
+    metadata: dict[str, Any] = {}
+    thread_id: Id | None = None
+    by: By = ""
+
+
+class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """What to say. `by`: who says it; the log names the caller besides."""
+
+    text: Said
+    by: By = ""
+
+
+class Cancellation(msgspec.Struct, forbid_unknown_fields=True):
+    """Why; the thread's error will say so."""
+
+    reason: Comment = ""
+    by: By = ""
+
+
+class Extension(msgspec.Struct, forbid_unknown_fields=True):
+    """What the turn gets more; nothing at all lets a failed thread go on as it is."""
+
+    steps: Count = 0
+    tokens: Count = 0
+    cost: Amount = 0.0
+    seconds: Amount = 0.0
+    by: By = ""
+
+
+Verb = Literal["approve", "reject", "edit", "answer", "happened", "did_not_happen", "drop"]
+
+
+class Resolution(msgspec.Struct, forbid_unknown_fields=True):
+    """`verb`: approve, reject or edit (approval); answer (question); happened, did_not_happen or drop
+    (review). `outcome` is its old name, and either will do. `arguments` go with edit; `answer` with answer,
+    and with happened as the result of the call. `digest`: that of the call that was seen; refused (409) when
+    another one is pending. `by`: who decided; the log names the caller besides.
+    """
+
+    verb: Verb | None = None
+    outcome: Verb | None = None
+    comment: Comment = ""
+    arguments: dict[str, Any] | None = None
+    answer: Comment = ""
+    digest: str | None = None
+    by: By = ""
+
+
+class PendingInterrupt(msgspec.Struct):
+    """A pause that needs a person. `arguments` are the exact ones that will run; null without a call."""
+
+    id: Id
+    kind: InterruptKind
+    call_id: str
+    name: str
+    arguments: msgspec.Raw | None
+    prompt: str
+    digest: str
+    options: tuple[str, ...]
+    expires_at: Time | None
+
+
+class Interrupt(PendingInterrupt):
+    """... and what became of it: `outcome` is null while it is pending. `raised_seq` is the event that raised
+    it.
+    """
+
+    thread_id: Id
+    agent: str
+    raised_seq: int
+    raised_at: Time | None
+    outcome: Outcome | None
+    by: str
+    comment: str
+    resolved_at: Time | None
+
+
+class InterruptPage(msgspec.Struct):
+    """Oldest first. `next`: the `after` of the next page, null on the last."""
+
+    interrupts: list[Interrupt]
+    next: Id | None
+
+
+class State(msgspec.Struct):
+    """What is true of a thread now. `answer`, `error` and `limit` only where it ended so."""
+
+    id: Id
+    agent: str
+    status: ThreadStatus
+    steps: int
+    head_seq: int
+    answer: str | None
+    error: str | None
+    limit: str | None
+    interrupts: list[PendingInterrupt]
+
+
+class Thread(State):
+    """... with what a list shows of it. `head_hash` is that of event `head_seq`."""
+
+    created_at: Time | None
+    updated_at: Time | None
+    ready_at: Time | None
+    lease_owner: str | None
+    metadata: dict[str, Any]
+    head_hash: str
+
+
+class ThreadSummary(msgspec.Struct):
+    """A thread at a glance. `ready_at`: when it goes on by itself; null when somebody has to move it.
+    `lease_owner`: the worker that runs it. `head_hash`: that of the last event, in the chain of hashes.
+    """
+
+    id: Id
+    agent: str
+    status: ThreadStatus
+    head_seq: int
+    created_at: Time | None
+    updated_at: Time | None
+    ready_at: Time | None
+    lease_owner: str | None
+    metadata: dict[str, Any]
+    head_hash: str
+
+
+class ThreadPage(msgspec.Struct):
+    """Newest first. `next`: the `cursor` of the next page, null on the last."""
+
+    threads: list[ThreadSummary]
+    next: str | None
+
+
+def state_body(state: ThreadState) -> State:
+    """A state as it is shown."""
+    return State(**_state(state))
+
+
+def thread_body(state: ThreadState, row: ThreadRow, head_hash: str) -> Thread:
+    """A state as it is shown, with what only the row knows."""
+    return Thread(
+        **_state(state),
+        created_at=iso(row.created_at_ms),
+        updated_at=iso(state.at_ms),
+        ready_at=iso(row.ready_at_ms),
+        lease_owner=row.lease_owner,
+        metadata=row.metadata,
+        head_hash=head_hash,
+    )
+
+
+def summary_body(row: ThreadRow) -> ThreadSummary:
+    """A thread of a list as it is shown."""
+    return ThreadSummary(
+        id=row.id,
+        agent=row.agent,
+        status=row.status,
+        head_seq=row.head_seq,
+        created_at=iso(row.created_at_ms),
+        updated_at=iso(row.updated_at_ms),
+        ready_at=iso(row.ready_at_ms),
+        lease_owner=row.lease_owner,
+        metadata=row.metadata,
+        head_hash=row.head_hash,
+    )
+
+
+def interrupt_body(row: InterruptRow) -> Interrupt:
+    """An interrupt as it is shown."""
+    return Interrupt(
+        **_pending(row),
+        thread_id=row.thread_id,
+        agent=row.agent,
+        raised_seq=row.raised_seq,
+        raised_at=iso(row.raised_at_ms),
+        outcome=row.outcome,
+        by=row.by,
+        comment=row.comment,
+        resolved_at=iso(row.resolved_at_ms),
+    )
+
+
+def _state(state: ThreadState) -> dict[str, Any]:
+    return {
+        "id": state.id,
+        "agent": state.agent,
+        "status": state.status,
+        "steps": state.step,
+        "head_seq": state.head_seq,
+        "answer": state.answer if state.ended == "completed" else None,
+        "error": state.error if state.ended in ("failed", "cancelled") else None,
+        "limit": state.limit or None,
+        "interrupts": [PendingInterrupt(**_pending(raised)) for raised in state.interrupts],
+    }
+
+
+def _pending(raised: InterruptRaised | InterruptRow) -> dict[str, Any]:
+    return {
+        "id": raised.id,
+        "kind": raised.kind,
+        "call_id": raised.call_id,
+        "name": raised.name,
+        "arguments": msgspec.Raw(raised.arguments.encode()) if raised.arguments else None,
+        "prompt": raised.prompt,
+        "digest": raised.digest,
+        "options": raised.options,
+        "expires_at": iso(raised.expires_at_ms),
+    }
