@@ -40,9 +40,14 @@ async def note(text: str) -> str:
 async def ship(order: int) -> str:
     return "shipped"
 
+@tool(effect="read")
+async def leave() -> str:
+    os._exit(7)
+
 agent = Agent("shop", tools=[pay, store, note, ship, ask_person])
 careless_agent = Agent("shop", tools=[careless])
 denied_agent = Agent("shop", tools=[denied])
+leaving_agent = Agent("shop", tools=[leave])
 number = 17
 fakes = {"pay": lambda amount: "faked"}
 wrong_fakes = {"buy": print}

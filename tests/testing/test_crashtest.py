@@ -200,6 +200,23 @@ def test_help_has_an_example(shop: Shop) -> None:
     assert "Example: tenuto crashtest examples.orders.agent:agent" in shop("--help")
 
 
+def test_off_a_terminal_each_case_is_a_line_when_it_ends(shop: Shop) -> None:
+    with shop.popen("shop:agent", "--script", shop.script(PAY, "done"), "--only", "call_started") as process:
+        _, errors = process.communicate(timeout=100)
+    lines = sorted(line.partition(" ")[2] for line in errors.splitlines())
+    assert lines == [
+        "kill after call_started pay: completed",
+        "kill before call_started pay: completed",
+        "stale worker after call_started pay: completed",
+    ]
+
+
+def test_a_body_that_ends_the_process_is_named(shop: Shop) -> None:
+    script = shop.script({"calls": [{"name": "leave", "arguments": {}}]}, "done")
+    errors = shop("shop:leaving_agent", "--script", script, code=2)
+    assert "a process ended with exit code 7 in the body of leave; its log has" in errors
+
+
 def test_the_cases_are_listed_and_not_run(shop: Shop) -> None:
     listed = shop("shop:agent", "--script", shop.script(PAY, "done"), "--list", "--only", "call_started")
     assert listed.splitlines() == [
@@ -237,7 +254,7 @@ def test_a_fake_runs_in_place_of_a_tool(shop: Shop) -> None:
 def test_what_cannot_be_run_is_one_clear_line(shop: Shop, arguments: list[str], found: str) -> None:
     script = shop.script(PAY, "done")
     given = arguments if "--script" in arguments else [*arguments, "--script", script]
-    errors = shop(*given, code=1)
+    errors = shop(*given, code=2)
     assert errors.startswith("tenuto: ")
     assert found in errors
     assert errors.count("\n") == 1
@@ -247,7 +264,7 @@ def test_what_cannot_be_run_is_one_clear_line(shop: Shop, arguments: list[str], 
 def test_a_decision_for_a_tool_that_is_not_there_is_refused(shop: Shop) -> None:
     """It would be a decision that is not made, and the call be approved."""
     script = shop.script(PAY, "done", decisions={"pya": "reject"})
-    errors = shop("shop:agent", "--script", script, code=1)
+    errors = shop("shop:agent", "--script", script, code=2)
     assert "decisions name tools that the agent has not: pya" in errors
 
 
@@ -259,7 +276,7 @@ def test_a_decision_for_a_tool_that_is_not_there_is_refused(shop: Shop) -> None:
     ],
 )
 def test_replies_that_do_not_do_are_one_clear_line(shop: Shop, replies: list[Any], found: str) -> None:
-    errors = shop("shop:agent", "--script", shop.script(*replies), code=1)
+    errors = shop("shop:agent", "--script", shop.script(*replies), code=2)
     assert found in errors
     assert errors.count("\n") == 1
 

@@ -8,6 +8,7 @@ from shlex import join
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tenuto.cli.agents import load_agents
 from tenuto.cli.terminal import complain, console, safe
@@ -22,10 +23,17 @@ TOOL_COLUMNS = 6
 
 
 def crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None, keep: bool) -> int:
-    """Run the matrix, or the cases with `only` in their names; the exit code: 1 when a promise broke.
-
-    Folders of cases that broke one stay; with `keep` all do. Raises `ConfigurationError`.
+    """Run the matrix, or the cases with `only` in their names; the exit code: 1 when a promise broke, 2 when
+    nothing could be run. Folders of cases that broke one stay; with `keep` all do.
     """
+    try:
+        return _crashtest(subject, only, listing=listing, report=report, keep=keep)
+    except ConfigurationError as error:
+        complain(str(error))
+        return 2
+
+
+def _crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None, keep: bool) -> int:
     # Here as well: an agent that cannot be loaded is one clear line, and its place is where the others are.
     if len(agents := load_agents([subject.agent])) > 1:
         raise ConfigurationError(f"{subject.agent} has {len(agents)} agents; name one of them")
@@ -49,8 +57,9 @@ def crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None
             raise
         broken = [outcome for outcome in outcomes if outcome.broken]
         _show(test, outcomes)
+        left = {outcome.folder for outcome in (outcomes if keep else broken)}
         if report is not None:
-            _write(report, test, outcomes)
+            _write(report, test, outcomes, left)
     finally:
         left = {outcome.folder for outcome in broken}
         for folder in () if keep else place.iterdir():
@@ -69,7 +78,8 @@ def _run(test: CrashTest, cases: list[Case], ended: list[Outcome]) -> list[Outco
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=console(errors=True), transient=True) as progress:
+    out = console(errors=True)
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
         return test.run(cases, _Told(progress, len(cases), ended))
 
 
@@ -83,7 +93,11 @@ class _Told:
 
     def __call__(self, outcome: Outcome) -> None:
         self._ended.append(outcome)
-        self._progress.update(self._task, advance=1, description=safe(outcome.case.name, 60))
+        name, total = safe(outcome.case.name, 60), self._progress.tasks[self._task].total
+        self._progress.update(self._task, advance=1, description=name)
+        if not self._progress.console.is_terminal:  # a bar would not be seen: a line each instead
+            said = "BROKEN" if outcome.broken else outcome.status
+            print(f"{len(self._ended) - 1}/{total:.0f} {name}: {said}", file=sys.stderr, flush=True)
 
 
 def _show(test: CrashTest, outcomes: list[Outcome]) -> None:
@@ -137,10 +151,11 @@ def _again(subject: Subject, case: Case) -> str:
     return join([*words, "--only", case.name])
 
 
-def _write(folder: Path, test: CrashTest, outcomes: list[Outcome]) -> None:
-    """report.md for people and report.json for programs."""
+def _write(folder: Path, test: CrashTest, outcomes: list[Outcome], left: set[str]) -> None:
+    """report.md for people and report.json for programs, which names the folders that are `left`."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts: dict[str, Any] = {"subject": test.subject, "python": sys.version.split()[0], "runs": outcomes}
+    runs = [outcome if outcome.folder in left else replace(outcome, folder="") for outcome in outcomes]
+    facts: dict[str, Any] = {"subject": test.subject, "python": sys.version.split()[0], "runs": runs}
     facts["broken"] = sum(bool(outcome.broken) for outcome in outcomes)
     encoded = msgspec.json.format(msgspec.json.encode(facts), indent=2)
     (folder / "report.json").write_bytes(encoded + b"\n")

@@ -199,12 +199,24 @@ class CrashTest:
         code = self._end(process)
         if code != 0:
             said = (Path(outcome.folder) / "log").read_text(errors="replace").strip().splitlines()
-            outcome.broken.append(said[-1] if said and code == 1 else f"a process ended with {code}")
+            outcome.broken.append(said[-1] if said and code == 1 else _ended(outcome.folder, code))
 
     def _compare(self, outcome: Outcome) -> None:
         left = self.script.reviews == "leave" and outcome.status == "awaiting_review"
         if self._status and outcome.status != self._status and not left:
             outcome.broken.append(f"the thread is {outcome.status}; without a crash it is {self._status}")
+
+
+def _ended(folder: str, code: int | None) -> str:
+    """What is known of a process that did not end by itself as it should."""
+    lines = Ledger(Path(folder) / "ledger.jsonl").lines()
+    began = {line["key"]: line["tool"] for line in lines if line["kind"] == "start"}
+    for line in lines:
+        if line["kind"] == "end":
+            began.pop(line["key"], None)
+    at = f" in the body of {', '.join(began.values())}" if began else ""
+    how = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+    return f"a process ended with {how}{at}; its log has what it said last"
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -73,6 +73,8 @@ def load_script(name: str) -> Script:
         return given if isinstance(given, Script) else msgspec.convert(given, Script)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"script {name}: {error}") from error
+    except Exception as error:
+        raise ConfigurationError(f"script {name} raised {error_text(error)}") from error
 
 
 class Ledger:

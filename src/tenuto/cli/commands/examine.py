@@ -43,7 +43,7 @@ def crashtest(
 
     Its own code runs in real processes, with scripted replies: one run for each point where it could die, one
     with each decision made twice, some with a frozen worker that comes back. Exits with 1 when a promise
-    breaks.
+    breaks, with 2 when nothing could be run.
     """
     from tenuto.cli.crashtest import crashtest as play
     from tenuto.testing.crashtest import Subject
