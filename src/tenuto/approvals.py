@@ -6,16 +6,18 @@ policy. Where any of these changes, an old approval no longer fits.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
-from tenuto.errors import InvalidInput
-from tenuto.events import Call, CallId, InterruptKind, Outcome
+from tenuto.errors import InvalidInput, UnknownAgent
+from tenuto.events import Call, CallId, InterruptKind, InterruptResolved, Outcome
 from tenuto.limits import MAX_NAME_CHARACTERS
 from tenuto.messages import CallRequest
 from tenuto.steps import APPROVAL_OPTIONS, QUESTION_OPTIONS, REVIEW_OPTIONS
+from tenuto.store.base import InterruptRow
 from tenuto.tools import InvalidArguments, Tool, clean
+from tenuto.tools.text import long_text, message_text, short_text
 
 # The verbs of each kind are those that an interrupt offers (`steps`), with what each decides.
 _VERBS: Final[dict[InterruptKind, dict[str, Outcome]]] = {
@@ -37,6 +39,68 @@ def outcome_of(kind: InterruptKind, verb: str) -> Outcome:
         raise InvalidInput(
             f"{str(verb)[:60]!r} does not decide an interrupt of kind {kind}; use: {right}"
         ) from None
+
+
+class Decision(TypedDict, total=False):
+    """What can go with a decision. `arguments`: the edited ones. `answer`: the answer to a question, or the
+    result of a call that happened. `digest`: what the person saw; another one is refused.
+    """
+
+    comment: str
+    arguments: Mapping[str, Any] | str | None
+    answer: str
+    digest: str | None
+    channel: str
+
+
+def decide(
+    row: InterruptRow, verb: str, by: str, decision: Decision, tools: Mapping[str, Tool]
+) -> InterruptResolved:
+    """The event that records what a person decided about a pending interrupt; `tools` are its agent's.
+
+    Raises `InvalidInput`, and `UnknownAgent` when an edit needs a tool that is not here.
+    """
+    if unknown := sorted(set(decision) - set(Decision.__annotations__)):
+        # A misspelt `digest` would be a check that is not made.
+        known = ", ".join(Decision.__annotations__)
+        raise TypeError(f"resolve() takes no {', '.join(unknown)}; it takes {known}")
+    outcome = outcome_of(row.kind, verb)
+    arguments, digest = "", ""
+    if outcome == "edited":
+        arguments, digest = _edited(row, decision.get("arguments"), tools)
+    elif decision.get("arguments") is not None:
+        raise InvalidInput(f"arguments go with 'edit', not with {verb!r}")
+    answer = decision.get("answer", "")
+    if answer and outcome not in ("answered", "happened"):
+        raise InvalidInput(f"an answer goes with 'answer' and 'happened', not with {verb!r}; use a comment")
+    if outcome == "answered":
+        message_text("answer", answer)
+    return InterruptResolved(
+        row.id,
+        outcome,
+        by=message_text("by", short_text("by", by)),
+        comment=long_text("comment", decision.get("comment", "")),
+        arguments=arguments,
+        digest=digest,
+        answer=long_text("answer", answer),
+        channel=short_text("channel", decision.get("channel", "")),
+    )
+
+
+def _edited(
+    row: InterruptRow, arguments: Mapping[str, Any] | str | None, tools: Mapping[str, Tool]
+) -> tuple[str, str]:
+    if arguments is None:
+        raise InvalidInput("'edit' needs the new arguments")
+    tool = tools.get(row.name)
+    if tool is None:
+        raise UnknownAgent(f"editing {row.name} needs agent {row.agent!r} here, with that tool")
+    try:
+        raw = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        exact = tool.validate(raw)
+    except (InvalidArguments, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(str(error)) from error
+    return exact, call_digest(row.name, exact, tool.digest)
 
 
 def call_digest(name: str, arguments: str, tool_digest: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from tenuto import limits
 from tenuto.agent import Agent
-from tenuto.approvals import call_digest, outcome_of
+from tenuto.approvals import Decision, decide
 from tenuto.chain import ChainReport, verify_thread
 from tenuto.clock import Clock, SystemClock
 from tenuto.errors import ConfigurationError, Conflict, InvalidInput, UnknownAgent
@@ -40,7 +40,7 @@ from tenuto.store import Store, open_store
 from tenuto.store.base import InterruptRow, ThreadRow, WorkerRow, already_decided
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
-from tenuto.tools.text import InvalidArguments, long_text, message_text, short_text
+from tenuto.tools.text import long_text, message_text, short_text
 from tenuto.worker import Worker
 
 
@@ -52,18 +52,6 @@ class Settings:
     concurrency: int = limits.WORKER_CONCURRENCY
     lease_seconds: float = limits.LEASE_SECONDS
     grace_seconds: float = limits.STOP_GRACE_SECONDS
-
-
-class Decision(TypedDict, total=False):
-    """What can go with a decision. `arguments`: the edited ones. `answer`: the answer to a question, or the
-    result of a call that happened. `digest`: what the person saw; another one is refused.
-    """
-
-    comment: str
-    arguments: Mapping[str, Any] | str | None
-    answer: str
-    digest: str | None
-    channel: str
 
 
 class Runtime:
@@ -200,37 +188,11 @@ class Runtime:
         when `digest` is not that of the pending call; `InvalidInput`, e.g. for edited arguments that the tool
         refuses. Of these, only an expiry writes anything.
         """
-        if unknown := sorted(set(decision) - set(Decision.__annotations__)):
-            # A misspelt `digest` would be a check that is not made.
-            raise TypeError(
-                f"resolve() takes no {', '.join(unknown)}; it takes {', '.join(Decision.__annotations__)}"
-            )
         row = await self.store.interrupt(InterruptId(interrupt_id))
         if row.outcome is not None:
             raise already_decided(row)
-        outcome = outcome_of(row.kind, verb)
-        arguments, digest = "", ""
-        if outcome == "edited":
-            arguments, digest = self._edited(row, decision.get("arguments"))
-        elif decision.get("arguments") is not None:
-            raise InvalidInput(f"arguments go with 'edit', not with {verb!r}")
-        answer = decision.get("answer", "")
-        if answer and outcome not in ("answered", "happened"):
-            raise InvalidInput(
-                f"an answer goes with 'answer' and 'happened', not with {verb!r}; use a comment"
-            )
-        if outcome == "answered":
-            message_text("answer", answer)
-        event = InterruptResolved(
-            row.id,
-            outcome,
-            by=message_text("by", short_text("by", by)),
-            comment=long_text("comment", decision.get("comment", "")),
-            arguments=arguments,
-            digest=digest,
-            answer=long_text("answer", answer),
-            channel=short_text("channel", decision.get("channel", "")),
-        )
+        agent = self.agents.get(row.agent)
+        event = decide(row, verb, by, decision, agent.by_name if agent else {})
         append_id = uuid.uuid4().hex
         await again(lambda: self.store.resolve(event, append_id=append_id, digest=decision.get("digest")))
         return event
@@ -307,20 +269,6 @@ class Runtime:
         append_id = uuid.uuid4().hex
         done = await again(lambda: self.store.append(ThreadId(thread_id), (event,), append_id=append_id))
         return done.head_seq
-
-    def _edited(self, row: InterruptRow, arguments: Mapping[str, Any] | str | None) -> tuple[str, str]:
-        if arguments is None:
-            raise InvalidInput("'edit' needs the new arguments")
-        agent = self.agents.get(row.agent)
-        tool = agent.by_name.get(row.name) if agent else None
-        if tool is None:
-            raise UnknownAgent(f"editing {row.name} needs agent {row.agent!r} here, with that tool")
-        try:
-            raw = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-            exact = tool.validate(raw)
-        except (InvalidArguments, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidInput(str(error)) from error
-        return exact, call_digest(row.name, exact, tool.digest)
 
     def _model_of(self, agent: Agent) -> Model:
         if agent.model is not None and not isinstance(agent.model, str):

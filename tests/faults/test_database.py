@@ -25,7 +25,6 @@ from tenuto.events import (
 )
 from tenuto.messages import Request, ToolMessage
 from tenuto.models.scripted import ScriptedModel, call
-from tenuto.store import sqlite_commit, sqlite_file
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.tools import Happened
 
@@ -86,8 +85,7 @@ SAID = {full: "database or disk is full", failing_writes: "disk I/O error", lock
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_commit, "BUSY_TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "BUSY_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(limits, "STORE_ATTEMPTS", 2)
 
 

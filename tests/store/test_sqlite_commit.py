@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tenuto import limits
 from tenuto.clock import FakeClock
 from tenuto.errors import LeaseLost, StoreError, ThreadNotFound
 from tenuto.events import Event, InterruptId, InterruptRaised, MessageReceived, ModelReplied, ThreadId
 from tenuto.limits import MAX_BATCH_APPENDS
-from tenuto.store import sqlite_commit
 from tenuto.store.base import Appended, Change
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.testing.store_contract.cases import MESSAGE, held, refused, started, waiting
@@ -72,7 +72,7 @@ async def test_too_many_waiting_writes_are_refused(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread_id = await started(store)
-    monkeypatch.setattr(sqlite_commit, "MAX_WAITING_APPENDS", 5)
+    monkeypatch.setattr(limits, "MAX_WAITING_APPENDS", 5)
     attempts = (store.append(thread_id, [MESSAGE], append_id=str(n)) for n in range(7))
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Appended] * 5 + [StoreError] * 2
@@ -199,7 +199,7 @@ async def test_a_database_locked_for_too_long_is_an_error(
     store: SQLiteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread_id = await started(store)
-    monkeypatch.setattr(sqlite_commit, "BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(limits, "BUSY_TIMEOUT_SECONDS", 0.05)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     error = await refused(StoreError, store.append(thread_id, [MESSAGE], append_id="a"))
@@ -215,7 +215,7 @@ async def test_callers_hear_before_watchers_do(
     store: SQLiteStore, threaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if threaded:
-        monkeypatch.setattr(sqlite_commit, "QUICK_COMMIT_SECONDS", -1.0)
+        monkeypatch.setattr(limits, "QUICK_COMMIT_SECONDS", -1.0)
     thread_id = await started(store)
     order: list[str] = []
     append = asyncio.ensure_future(store.append(thread_id, [MESSAGE], append_id="a"))

@@ -30,7 +30,7 @@ from tenuto.events import (
     ThreadId,
     ThreadStarted,
 )
-from tenuto.store import Store, open_store
+from tenuto.store import Store, open_store, sqlite_file
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.store.sqlite_file import MIGRATIONS
 from tenuto.store.sqlite_write import SQL
@@ -142,6 +142,24 @@ async def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await store.open()
         await store.close()
         assert (tmp_path / file).exists()
+
+
+async def test_an_older_file_is_upgraded_in_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(sqlite_file, "MIGRATIONS", MIGRATIONS[:1])
+        await open_once(path)
+    values = """'ops', 'sleeping', 0, 0, '{"customer":"ana","n":1,"said":"\u00e9"}'"""
+    columns = "id, agent, status, created_at, updated_at, metadata"
+    execute(path, f"INSERT INTO threads ({columns}) VALUES ('old', {values})")
+    store = SQLiteStore(str(path))
+    await store.open()
+    new = ThreadStarted("ops", "f", metadata={"customer": "ana", "said": "\u00e9"})
+    await store.create(ThreadId("new"), [new], append_id="a")
+    for wanted in ({"customer": "ana"}, {"said": "\u00e9", "customer": "ana"}):
+        assert [row.id for row in await store.threads(metadata=wanted)] == ["new", "old"]
+    assert await store.threads(metadata={"n": "1"}) == []
+    await store.close()
+    assert execute(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
 
 
 def _open_at_once(path: str, barrier: object) -> None:
@@ -307,6 +325,8 @@ async def crowd(store: SQLiteStore, path: Path) -> Path:
         WHERE t.num > 1 AND e.thread = 1;
         INSERT INTO interrupts (id, thread, kind, raised_seq, raised_at, expires_at)
         SELECT id, num, 'approval', 3, num, 0 FROM threads WHERE num > 1 AND num % 100 = 0;
+        INSERT INTO labels (label, created_at, id, thread) SELECT 'all', created_at, id, num FROM threads;
+        INSERT INTO records (kind, key, body) SELECT 'token', id, x'00' FROM threads;
         UPDATE events SET append_id = randomblob(16) WHERE seq = 1
         """,
     )
@@ -329,8 +349,13 @@ HOT = {
     "threads_by_status": (1 << 60, "", "ops", 10, "completed"),
     "interrupt": ("i",),
     "interrupts_pending": (None, None, 10),
-    "interrupts_any": (None, None, 10, None),
-    "interrupts_of_thread": (None, None, 10, None, "crowd-9"),
+    "interrupts_pending_of_kind": (None, None, 10, "review"),
+    "interrupts_any": (None, None, 10, None, None),
+    "interrupts_of_thread": (None, None, 10, None, None, "crowd-9"),
+    "threads_by_label": (1 << 60, "", None, 10, None, "all", '["all"]'),
+    "record": ("token", "crowd-9", 0),
+    "records": ("token", "crowd-9", 0, 10),
+    "drop_expired": (1 << 60, 100),
     "feed": (299_990, 1 << 62),
     "newest_event": (),
 }

@@ -11,11 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenuto.approvals import Decision
 from tenuto.cli.terminal import complain, moment, pretty, safe
 from tenuto.cli.view import asked
 from tenuto.errors import AlreadyDecided, ConfigurationError, InvalidInput, Stale
 from tenuto.events import ThreadId
-from tenuto.runtime import Decision, Runtime
+from tenuto.runtime import Runtime
 from tenuto.store.base import InterruptRow
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tenuto.agent import Agent
+from tenuto.approvals import Decision
 from tenuto.cli.agents import check_models
 from tenuto.cli.find import find_interrupt, opened
 from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.terminal import console, moment, safe
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
-from tenuto.runtime import Decision, Runtime
+from tenuto.runtime import Runtime
 from tenuto.store.base import InterruptRow, WorkerRow, already_decided
 
 

@@ -13,12 +13,14 @@ Each append has an id chosen by the caller. The same id again on the same thread
 outcome and writes nothing, so an append whose commit is unknown is safely tried again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from tenuto.errors import AlreadyDecided, ConfigurationError
+from tenuto import limits
+from tenuto.errors import AlreadyDecided, ConfigurationError, InvalidInput
 from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, Outcome, ThreadId
 
 ThreadStatus = Literal[
@@ -216,10 +218,14 @@ class Store(Protocol):
         *,
         status: ThreadStatus | None = None,
         agent: str | None = None,
+        metadata: Mapping[str, str] | None = None,
         before: tuple[int, ThreadId] | None = None,
         limit: int = 100,
     ) -> list[ThreadRow]:
-        """Newest first by (created_at_ms, id); `before` is the last row of the page before."""
+        """Newest first by (created_at_ms, id); `before` is the last row of the page before.
+
+        `metadata`: only threads whose own has all these texts at its top level. Raises `InvalidInput`.
+        """
 
     async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
         """Raises `InterruptNotFound`."""
@@ -230,6 +236,7 @@ class Store(Protocol):
         pending: bool | None = True,
         thread_id: ThreadId | None = None,
         agent: str | None = None,
+        kind: InterruptKind | None = None,
         after: InterruptId | None = None,
         limit: int = 100,
     ) -> list[InterruptRow]:
@@ -244,6 +251,22 @@ class Store(Protocol):
     async def blob(self, digest: str) -> bytes:
         """Raises `NotFound`."""
 
+    async def put_record(
+        self, kind: str, key: str, body: bytes, *, expires_at_ms: int | None = None, replace: bool = False
+    ) -> bytes:
+        """Keep a small body beside the log; returns what is kept now. Without `replace` that is the first
+        one that has not expired: of racing callers all get the same. Raises `InvalidInput`.
+        """
+
+    async def record(self, kind: str, key: str) -> bytes | None:
+        """What is kept under this key; None when nothing is, or it has expired."""
+
+    async def records(self, kind: str, *, after: str = "", limit: int = 100) -> dict[str, bytes]:
+        """Those of a kind that have not expired, by key; `after` is the last of the page before."""
+
+    async def drop_record(self, kind: str, key: str) -> bool:
+        """Forget it; whether there was one."""
+
     async def register(self, owner: str, agents: Sequence[str]) -> None:
         """Announce a live worker. It disappears by itself when its process dies."""
 
@@ -257,6 +280,37 @@ class Store(Protocol):
         """Call back, on the event loop that opened the store, after each commit by this process and soon
         after each commit by another. Returns the unsubscriber.
         """
+
+
+def short_digest(what: str, text: str) -> bytes:
+    """16 bytes that stand for a text: enough never to meet another's. Raises `InvalidInput`."""
+    try:
+        return hashlib.sha256(text.encode()).digest()[:16]
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} that UTF-8 cannot carry: {error.reason}") from error
+
+
+def labels_of(metadata: Mapping[str, Any]) -> list[str]:
+    """What a thread is found by: a digest of each text at the top level of its metadata."""
+    texts = ((name, value) for name, value in metadata.items() if isinstance(value, str))
+    return [short_digest("metadata", f"{len(name)} {name}{value}").hex() for name, value in texts]
+
+
+def labels_asked(metadata: Mapping[str, str] | None) -> list[str]:
+    """Raises `InvalidInput`: values that are no texts, or too many."""
+    labels = labels_of(metadata or {})
+    if len(labels) != len(metadata or {}) or len(labels) > limits.MAX_METADATA_FILTERS:
+        raise InvalidInput(f"metadata is asked for by at most {limits.MAX_METADATA_FILTERS} texts")
+    return labels
+
+
+def check_record(kind: str, key: str, body: bytes = b"") -> None:
+    """Raises `InvalidInput`."""
+    for name in (kind, key):
+        if not 0 < len(name) <= limits.MAX_NAME_CHARACTERS or "\0" in name:
+            raise InvalidInput(f"a record's key has 1 to {limits.MAX_NAME_CHARACTERS} characters, and no NUL")
+    if len(body) > limits.MAX_RECORD_BYTES:
+        raise InvalidInput(f"record {key} has {len(body)} bytes; at most {limits.MAX_RECORD_BYTES} are kept")
 
 
 def already_decided(interrupt: InterruptRow) -> AlreadyDecided:

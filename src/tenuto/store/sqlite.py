@@ -13,29 +13,15 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tenuto import limits
 from tenuto.clock import Clock, SystemClock
-from tenuto.errors import (
-    Conflict,
-    InterruptNotFound,
-    InvalidInput,
-    NotFound,
-    StoreError,
-    ThreadNotFound,
-    Undecodable,
-)
-from tenuto.events import Entry, Event, InterruptId, InterruptResolved, ThreadId, body_hash, decode
-from tenuto.limits import (
-    CHANGE_POLL_SECONDS,
-    MAX_BATCH_APPENDS,
-    MAX_EVENT_BYTES,
-    MAX_PAGE_ROWS,
-    OWNER_SCAN_SECONDS,
-)
+from tenuto.errors import Conflict, InterruptNotFound, InvalidInput, NotFound, StoreError, ThreadNotFound
+from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, ThreadId
 from tenuto.store.base import (
     Appended,
     Change,
@@ -46,7 +32,11 @@ from tenuto.store.base import (
     ThreadRow,
     ThreadStatus,
     WorkerRow,
+    check_record,
+    labels_asked,
+    short_digest,
 )
+from tenuto.store.rows import decode_event, encoded, to_interrupt, to_stored, to_thread
 from tenuto.store.sqlite_commit import GroupCommit
 from tenuto.store.sqlite_file import open_file, store_error
 from tenuto.store.sqlite_workers import (
@@ -57,7 +47,7 @@ from tenuto.store.sqlite_workers import (
     sign_lock,
     unlock_worker,
 )
-from tenuto.store.sqlite_write import LATEST, SQL, Transaction, append_key, encoded, to_interrupt
+from tenuto.store.sqlite_write import LATEST, SQL, Transaction
 
 Result = TypeVar("Result")
 ALL_ROWS: Final = -1
@@ -108,9 +98,9 @@ class SQLiteStore:
         self._bury_dead(owners_with_files(self.path))
         await self._wait_for_burials()
         if not self._inline:
-            self._every(OWNER_SCAN_SECONDS, self._bury_dead)
+            self._every(limits.OWNER_SCAN_SECONDS, self._bury_dead)
             if self._callbacks:
-                self._every(CHANGE_POLL_SECONDS, self._commits.poll)
+                self._every(limits.CHANGE_POLL_SECONDS, self._commits.poll)
 
     async def close(self) -> None:
         if self._commits is None or self._closing:
@@ -147,7 +137,7 @@ class SQLiteStore:
     # -- events ------------------------------------------------------------------------------------------
 
     async def create(self, thread_id: ThreadId, events: Sequence[Event], *, append_id: str) -> Appended:
-        rows, key = encoded(events), append_key(append_id)
+        rows, key = encoded(events), short_digest("append id", append_id)
         return await self._write(lambda transaction: transaction.create(thread_id, rows, key))
 
     async def append(
@@ -159,7 +149,7 @@ class SQLiteStore:
         epoch: int | None = None,
         head_seq: int | None = None,
     ) -> Appended:
-        rows, key = encoded(events), append_key(append_id)
+        rows, key = encoded(events), short_digest("append id", append_id)
         return await self._write(
             lambda transaction: transaction.append(thread_id, rows, key, epoch, head_seq)
         )
@@ -167,7 +157,7 @@ class SQLiteStore:
     async def resolve(
         self, event: InterruptResolved, *, append_id: str, digest: str | None = None
     ) -> tuple[ThreadId, Appended]:
-        (row,), key = encoded([event]), append_key(append_id)
+        (row,), key = encoded([event]), short_digest("append id", append_id)
         outcome = await self._write(lambda transaction: transaction.resolve(row, key, digest))
         if isinstance(outcome, Exception):
             raise outcome
@@ -184,14 +174,12 @@ class SQLiteStore:
             raise store_error(self.path, error) from error
 
     async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
-        rows = self._log(SQL.events, thread_id, after, ALL_ROWS if limit is None else limit)
-        return [
-            Entry(seq, at_ms, _decode(thread_id, seq, version, body)) for seq, version, at_ms, body in rows
-        ]
+        found = self._log(SQL.events, thread_id, after, ALL_ROWS if limit is None else limit)
+        return [Entry(seq, at, decode_event(thread_id, seq, v, body)) for seq, v, at, body in found]
 
     async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
-        rows = self._log(SQL.stored, thread_id, after, min(limit, MAX_PAGE_ROWS))
-        return [_stored(*row) for row in rows]
+        rows = self._log(SQL.stored, thread_id, after, _page(limit))
+        return [to_stored(*row) for row in rows]
 
     def _log(self, query: str, thread_id: ThreadId, after: int, limit: int) -> list[tuple[Any, ...]]:
         """Rows without the head; that no event is missing among them is checked here."""
@@ -211,20 +199,26 @@ class SQLiteStore:
         rows = self._fetch(SQL.thread, (thread_id,))
         if not rows:
             raise ThreadNotFound(f"there is no thread {thread_id}")
-        return _thread(*rows[0])
+        return to_thread(*rows[0])
 
     async def threads(
         self,
         *,
         status: ThreadStatus | None = None,
         agent: str | None = None,
+        metadata: Mapping[str, str] | None = None,
         before: tuple[int, ThreadId] | None = None,
         limit: int = 100,
     ) -> list[ThreadRow]:
-        parameters = (*(before or (LATEST, "")), agent, min(limit, MAX_PAGE_ROWS))
-        by_status = (SQL.threads_by_status, (*parameters, status))
-        rows = self._fetch(*by_status if status is not None else (SQL.threads, parameters))
-        return [_thread(*row) for row in rows]
+        parameters = (*(before or (LATEST, "")), agent, _page(limit))
+        if labels := labels_asked(metadata):
+            others = msgspec.json.encode(labels[1:]).decode()
+            rows = self._fetch(SQL.threads_by_label, (*parameters, status, labels[0], others))
+        elif status is not None:
+            rows = self._fetch(SQL.threads_by_status, (*parameters, status))
+        else:
+            rows = self._fetch(SQL.threads, parameters)
+        return [to_thread(*row) for row in rows]
 
     async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
         rows = self._fetch(SQL.interrupt, (interrupt_id,))
@@ -238,16 +232,19 @@ class SQLiteStore:
         pending: bool | None = True,
         thread_id: ThreadId | None = None,
         agent: str | None = None,
+        kind: InterruptKind | None = None,
         after: InterruptId | None = None,
         limit: int = 100,
     ) -> list[InterruptRow]:
-        parameters = (after, agent, min(limit, MAX_PAGE_ROWS))
+        parameters = (after, agent, _page(limit), kind)
         if thread_id is not None:
             rows = self._fetch(SQL.interrupts_of_thread, (*parameters, pending, thread_id))
-        elif pending:
-            rows = self._fetch(SQL.interrupts_pending, parameters)
-        else:
+        elif not pending:
             rows = self._fetch(SQL.interrupts_any, (*parameters, pending))
+        elif kind is not None:
+            rows = self._fetch(SQL.interrupts_pending_of_kind, parameters)
+        else:
+            rows = self._fetch(SQL.interrupts_pending, parameters[:3])
         return [to_interrupt(row) for row in rows]
 
     async def blob(self, digest: str) -> bytes:
@@ -256,10 +253,18 @@ class SQLiteStore:
             raise NotFound(f"there is no blob {digest}")
         return bytes(rows[0][0])
 
+    async def record(self, kind: str, key: str) -> bytes | None:
+        check_record(kind, key)
+        rows = self._fetch(SQL.record, (kind, key, self.now_ms()))
+        return bytes(rows[0][0]) if rows else None
+
+    async def records(self, kind: str, *, after: str = "", limit: int = 100) -> dict[str, bytes]:
+        return dict(self._fetch(SQL.records, (kind, after, self.now_ms(), _page(limit))))
+
     # -- leases ------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
-        names, limit = sorted(set(agents)), min(limit, MAX_BATCH_APPENDS)
+        names, limit = sorted(set(agents)), min(limit, limits.MAX_BATCH_APPENDS)
         return await self._write(lambda transaction: transaction.claim(owner, names, limit, lease_seconds))
 
     async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
@@ -275,19 +280,31 @@ class SQLiteStore:
     ) -> bool:
         return await self._write(lambda transaction: transaction.release(claim, seen_seq, wake_at_ms, status))
 
-    # -- blobs and pruning -------------------------------------------------------------------------------
+    # -- blobs, records, pruning -------------------------------------------------------------------------
 
     async def put_blobs(self, blobs: dict[str, bytes]) -> None:
         for digest, body in blobs.items():
             if hashlib.sha256(body).hexdigest() != digest:
                 raise InvalidInput(f"blob {digest} is not under its SHA-256")
-            if len(body) > MAX_EVENT_BYTES:
-                raise InvalidInput(f"blob {digest} has {len(body)} bytes; at most {MAX_EVENT_BYTES} are kept")
+            if len(body) > limits.MAX_EVENT_BYTES:
+                raise InvalidInput(
+                    f"blob {digest} has {len(body)} bytes; at most {limits.MAX_EVENT_BYTES} are kept"
+                )
         await self._write(lambda transaction: transaction.put_blobs(blobs))
+
+    async def put_record(
+        self, kind: str, key: str, body: bytes, *, expires_at_ms: int | None = None, replace: bool = False
+    ) -> bytes:
+        check_record(kind, key, body)
+        return await self._write(lambda t: t.put_record((kind, key), body, expires_at_ms, replace))
+
+    async def drop_record(self, kind: str, key: str) -> bool:
+        check_record(kind, key)
+        return await self._write(lambda transaction: transaction.drop_record((kind, key)))
 
     async def prune(self, *, ended_before_ms: int, limit: int = 1000) -> int:
         """Blobs stay: other threads may refer to them. So does the thread with the newest event of all."""
-        limit = min(limit, MAX_PAGE_ROWS)
+        limit = _page(limit)
         return await self._write(lambda transaction: transaction.prune(ended_before_ms, limit))
 
     # -- workers -----------------------------------------------------------------------------------------
@@ -307,7 +324,7 @@ class SQLiteStore:
             if descriptor is not None:
                 sign_lock(descriptor)
                 return descriptor
-            await asyncio.sleep(OWNER_SCAN_SECONDS / 10)
+            await asyncio.sleep(limits.OWNER_SCAN_SECONDS / 10)
         raise Conflict(f"worker {owner} is alive already")
 
     async def workers(self) -> list[WorkerRow]:
@@ -349,7 +366,7 @@ class SQLiteStore:
         self._callbacks.append(callback)
         poll_name = GroupCommit.poll.__name__
         if self._commits and not self._inline and self.path != ":memory:" and poll_name not in self._timers:
-            self._every(CHANGE_POLL_SECONDS, self._commits.poll)
+            self._every(limits.CHANGE_POLL_SECONDS, self._commits.poll)
 
         def unsubscribe() -> None:
             with contextlib.suppress(ValueError):
@@ -368,22 +385,5 @@ class SQLiteStore:
                 asyncio.get_running_loop().call_exception_handler(report)
 
 
-def _decode(thread_id: ThreadId, seq: int, version: int, body: bytes | None) -> Any:
-    if body is None:
-        raise Undecodable(f"event {seq} of thread {thread_id} was erased")
-    try:
-        return decode(body, version)
-    except Undecodable as error:
-        raise Undecodable(f"event {seq} of thread {thread_id}: {error}") from error
-
-
-def _stored(*row: Any) -> StoredEvent:
-    columns = dict(zip(StoredEvent.__struct_fields__, row, strict=True))
-    if columns["body_hash"] is None:  # kept only of what was erased
-        columns["body_hash"] = body_hash(columns["salt"] or b"", columns["body"] or b"")
-    return StoredEvent(**columns)
-
-
-def _thread(*row: Any) -> ThreadRow:
-    columns = dict(zip(ThreadRow.__struct_fields__, row, strict=True))
-    return ThreadRow(**columns | {"metadata": msgspec.json.decode(columns["metadata"])})
+def _page(limit: int) -> int:
+    return min(limit, limits.MAX_PAGE_ROWS)

@@ -13,6 +13,9 @@ ORDER BY seq DESC LIMIT 1;
 INSERT INTO threads (id, agent, status, ready_at, created_at, updated_at, metadata)
 VALUES (?1, ?2, 'running', ?3, ?3, ?3, ?4);
 
+-- add_label: By which metadata a thread is found.
+INSERT INTO labels (label, thread, created_at, id) VALUES (?, ?, ?, ?);
+
 -- add_event: One event at the end of a log. The body comes as bytes and is kept as text for people.
 INSERT INTO events (thread, seq, version, type, at, append_id, hash, salt, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT));
@@ -44,17 +47,24 @@ WHERE outcome IS NULL AND num > coalesce((SELECT num FROM interrupts WHERE id = 
       AND (?2 IS NULL OR agent = ?2)
 ORDER BY num LIMIT ?3;
 
--- interrupts_any: All interrupts, or (?4 = 0) the decided ones, in the same order.
+-- interrupts_pending_of_kind: The same, of one kind (?4).
+SELECT r.* FROM interrupts AS i INDEXED BY interrupts_pending_of_kind CROSS JOIN interrupt_rows AS r ON r.num = i.num
+WHERE i.outcome IS NULL AND i.kind = ?4 AND i.num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0)
+      AND (?2 IS NULL OR r.agent = ?2)
+ORDER BY i.num LIMIT ?3;
+
+-- interrupts_any: All interrupts, or (?5 = 0) the decided ones, in the same order.
 SELECT * FROM interrupt_rows
 WHERE num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0) AND (?2 IS NULL OR agent = ?2)
-      AND (?4 IS NULL OR (outcome IS NULL) = ?4)
+      AND (?4 IS NULL OR kind = ?4) AND (?5 IS NULL OR (outcome IS NULL) = ?5)
 ORDER BY num LIMIT ?3;
 
--- interrupts_of_thread: The same within one thread (?5).
+-- interrupts_of_thread: The same within one thread (?6).
 SELECT * FROM interrupt_rows
-WHERE thread = (SELECT num FROM threads WHERE id = ?5)
+WHERE thread = (SELECT num FROM threads WHERE id = ?6)
       AND num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0)
-      AND (?2 IS NULL OR agent = ?2) AND (?4 IS NULL OR (outcome IS NULL) = ?4)
+      AND (?2 IS NULL OR agent = ?2) AND (?4 IS NULL OR kind = ?4)
+      AND (?5 IS NULL OR (outcome IS NULL) = ?5)
 ORDER BY num LIMIT ?3;
 
 -- claimable: Ready threads of one agent that no live lease holds, longest ready first.
@@ -107,6 +117,27 @@ INSERT OR IGNORE INTO blobs (digest, body) VALUES (?, ?);
 -- blob: A body by its digest.
 SELECT body FROM blobs WHERE digest = ?;
 
+-- put_record: Keep a body; the one that is there stays unless it is to be replaced (?5) or has expired.
+INSERT INTO records (kind, key, body, expires_at) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at
+WHERE ?5 OR expires_at <= ?6;
+
+-- kept: What is there now, just after it was put.
+SELECT body FROM records WHERE kind = ? AND key = ?;
+
+-- drop_record: Forget one that has not expired.
+DELETE FROM records WHERE kind = ? AND key = ? AND coalesce(expires_at > ?, 1);
+
+-- drop_expired: In passing, some of those that have.
+DELETE FROM records WHERE (kind, key) IN (SELECT kind, key FROM records WHERE expires_at <= ? LIMIT ?);
+
+-- record: A body that has not expired.
+SELECT body FROM records WHERE kind = ? AND key = ? AND coalesce(expires_at > ?, 1);
+
+-- records: Those of a kind, by key.
+SELECT key, body FROM records
+WHERE kind = ? AND key > ? AND coalesce(expires_at > ?, 1) ORDER BY key LIMIT ?;
+
 -- prunable: Threads that ended before then and that nobody holds. The one with the newest event of all stays: were
 -- that event deleted, its number would be given again, and other processes would miss what comes next.
 SELECT num FROM threads
@@ -119,6 +150,9 @@ DELETE FROM events WHERE thread = ?;
 
 -- prune_interrupts: ... with its pauses ...
 DELETE FROM interrupts WHERE thread = ?;
+
+-- prune_labels: ... with what it is found by ...
+DELETE FROM labels WHERE thread = ?;
 
 -- prune_thread: ... and its row.
 DELETE FROM threads WHERE num = ?;
@@ -147,6 +181,16 @@ ORDER BY created_at DESC, id DESC LIMIT ?4;
 SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata, lower(hex(head_hash))
 FROM threads WHERE status = ?5 AND (created_at, id) < (?1, ?2) AND (?3 IS NULL OR agent = ?3)
 ORDER BY created_at DESC, id DESC LIMIT ?4;
+
+-- threads_by_label: The same, of any status or one (?5), found by a label (?6) and having the others (?7, JSON).
+SELECT t.id, agent, status, head_seq, t.created_at, updated_at, ready_at, lease_owner, metadata, lower(hex(head_hash))
+FROM labels AS l CROSS JOIN threads AS t ON t.num = l.thread
+WHERE l.label = ?6 AND (l.created_at, l.id) < (?1, ?2)
+      AND (?3 IS NULL OR agent = ?3) AND (?5 IS NULL OR status = ?5)
+      AND json_array_length(?7) = (
+          SELECT count(*) FROM json_each(?7) AS other
+          CROSS JOIN labels AS o ON (o.label, o.created_at, o.id) = (other.value, l.created_at, l.id))
+ORDER BY l.created_at DESC, l.id DESC LIMIT ?4;
 
 -- newest_event: How far the feed of all commits goes.
 SELECT max(num) FROM events;

@@ -19,16 +19,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from tenuto import limits
 from tenuto.clock import Clock
 from tenuto.errors import StoreError, TenutoError
 from tenuto.events import ThreadId
-from tenuto.limits import (
-    BUSY_TIMEOUT_SECONDS,
-    MAX_BATCH_APPENDS,
-    MAX_WAITING_APPENDS,
-    QUICK_COMMIT_OPERATIONS,
-    QUICK_COMMIT_SECONDS,
-)
 from tenuto.store.base import Change
 from tenuto.store.sqlite_file import store_error
 from tenuto.store.sqlite_write import LATEST, SQL, Transaction
@@ -74,7 +68,7 @@ class GroupCommit:
         self._flush_is_due = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._commit_seconds = QUICK_COMMIT_SECONDS
+        self._commit_seconds = limits.QUICK_COMMIT_SECONDS
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop = asyncio.get_running_loop()
@@ -93,9 +87,9 @@ class GroupCommit:
         if self._inline:
             outcome = self._write_inline(operation)
         else:
-            if len(self._waiting) >= MAX_WAITING_APPENDS:
+            if len(self._waiting) >= limits.MAX_WAITING_APPENDS:
                 raise StoreError(
-                    f"{self._path}: too many waiting writes ({MAX_WAITING_APPENDS}); try again later"
+                    f"{self._path}: too many waiting writes ({limits.MAX_WAITING_APPENDS}); try again later"
                 )
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.append(Waiting(operation, future))
@@ -136,7 +130,7 @@ class GroupCommit:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH_APPENDS))]
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), limits.MAX_BATCH_APPENDS))]
         self._busy = True
         written = self._connection.total_changes
         try:
@@ -153,7 +147,10 @@ class GroupCommit:
             self._roll_back()
             self._finish(batch, store_error(self._path, error))
             return
-        quick = len(batch) <= QUICK_COMMIT_OPERATIONS and self._commit_seconds < QUICK_COMMIT_SECONDS
+        quick = (
+            len(batch) <= limits.QUICK_COMMIT_OPERATIONS
+            and self._commit_seconds < limits.QUICK_COMMIT_SECONDS
+        )
         if self._thread is None or quick or self._connection.total_changes == written:
             self._finish(batch, self._commit(performed))
         else:
@@ -263,7 +260,7 @@ class GroupCommit:
         """The whole transaction, in the writer thread: another process has the database just now."""
         result: Performed | Exception
         try:
-            self._connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
+            self._connection.execute(f"PRAGMA busy_timeout = {int(limits.BUSY_TIMEOUT_SECONDS * 1000)}")
             try:
                 self._begin()
             finally:

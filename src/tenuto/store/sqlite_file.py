@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from tenuto import limits
 from tenuto.errors import InvalidInput, NewerSchema, StoreError, TenutoError
-from tenuto.limits import BUSY_TIMEOUT_SECONDS
+from tenuto.store.base import labels_of
 
 MIGRATIONS: Final = tuple(sorted((Path(__file__).parent / "migrations" / "sqlite").glob("*.sql")))
 APPLICATION_ID: Final = int.from_bytes(b"Tenu", "big")
@@ -52,7 +53,7 @@ def store_error(path: str, error: Exception, *, unknown: bool = False) -> Tenuto
         return InvalidInput(f"text that UTF-8 cannot carry: {error.reason}")
     reason = str(error) or type(error).__name__
     if "locked" in reason:
-        reason += f" (another process kept it for more than {BUSY_TIMEOUT_SECONDS:g} s)"
+        reason += f" (another process kept it for more than {limits.BUSY_TIMEOUT_SECONDS:g} s)"
     if unknown:
         reason += "; whether the last write was kept is unknown: try it again with the same append id"
     wrapped = StoreError(f"{path}: {reason}", unknown=unknown)
@@ -70,7 +71,7 @@ def _check_place(path: Path) -> None:
 def _connect(path: str, connections: list[sqlite3.Connection]) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path,
-        timeout=BUSY_TIMEOUT_SECONDS,
+        timeout=limits.BUSY_TIMEOUT_SECONDS,
         isolation_level=None,
         check_same_thread=False,  # used by one thread at a time, as the writer sees to
         cached_statements=256,
@@ -86,6 +87,7 @@ def _migrate(path: str, connection: sqlite3.Connection) -> None:
         _use_wal(connection)
     if version == len(MIGRATIONS):
         return
+    connection.create_function("label_of", 2, lambda name, text: labels_of({name: text})[0])
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Another process may have migrated it while this one waited for the lock.

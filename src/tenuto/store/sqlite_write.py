@@ -4,7 +4,6 @@ Each verb checks all that it has to check before its first write. So a refusal (
 transaction as it was, and the verbs of other callers in it are not undone.
 """
 
-import hashlib
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tenuto import limits
 from tenuto.errors import (
     AlreadyDecided,
     Conflict,
@@ -24,13 +24,10 @@ from tenuto.errors import (
 from tenuto.events import (
     EXTERNAL,
     VERSION,
-    AnyEvent,
     Event,
     InterruptId,
-    InterruptKind,
     InterruptRaised,
     InterruptResolved,
-    Outcome,
     ThreadCancelled,
     ThreadCompleted,
     ThreadFailed,
@@ -39,10 +36,7 @@ from tenuto.events import (
     ThreadStarted,
     body_hash,
     chain_hash,
-    decode,
-    encode,
 )
-from tenuto.limits import MAX_EVENT_BYTES
 from tenuto.store.base import (
     Appended,
     Change,
@@ -51,8 +45,11 @@ from tenuto.store.base import (
     InterruptRow,
     ThreadStatus,
     already_decided,
+    labels_of,
+    short_digest,
 )
 from tenuto.store.queries import load_queries
+from tenuto.store.rows import Encoded, encode_one, to_interrupt
 
 SQL: Final = load_queries(Path(__file__).with_name("sqlite.sql"))
 SALT_BYTES: Final = 16
@@ -65,14 +62,6 @@ ENDED_AS: Final[dict[type[Event], ThreadStatus]] = {
 }
 
 
-class Encoded(NamedTuple):
-    """An event beside its stored form."""
-
-    type: str
-    body: bytes
-    event: Event
-
-
 class Head(NamedTuple):
     """The end of a log, and where an earlier append of the same id began in it."""
 
@@ -82,67 +71,6 @@ class Head(NamedTuple):
     at_ms: int
     epoch: int
     first_seq: int | None
-
-
-def encoded(events: Sequence[Event]) -> list[Encoded]:
-    """Raises `InvalidInput`: nothing to append, text that UTF-8 cannot carry, an event that is too large."""
-    if not events:
-        raise InvalidInput("an append needs at least one event")
-    return [_encode(event) for event in events]
-
-
-def _encode(event: Event) -> Encoded:
-    type_name = str(event.__struct_config__.tag)
-    try:
-        body = encode(event)
-    except (ValueError, TypeError) as error:
-        raise InvalidInput(f"{type_name} cannot be stored as JSON in UTF-8: {error}") from error
-    if len(body) > MAX_EVENT_BYTES:
-        raise InvalidInput(f"{type_name} has {len(body)} bytes; at most {MAX_EVENT_BYTES} can be stored")
-    return Encoded(type_name, body, event)
-
-
-def append_key(append_id: str) -> bytes:
-    """What is kept of an append's id: enough never to meet another's. Raises `InvalidInput`."""
-    try:
-        return hashlib.sha256(append_id.encode()).digest()[:16]
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"append id that UTF-8 cannot carry: {error.reason}") from error
-
-
-def to_interrupt(row: tuple[object, ...]) -> InterruptRow:
-    """A row of the view `interrupt_rows`. Erased events leave their texts empty."""
-    fields = msgspec.convert(row[:9], _InterruptHead)
-    raised, resolved = (_decoded(row[10], row[11]), _decoded(row[12], row[13]))
-    texts = raised if isinstance(raised, InterruptRaised) else InterruptRaised(fields.id, fields.kind)
-    answer = resolved if isinstance(resolved, InterruptResolved) else None
-    return InterruptRow(
-        **msgspec.structs.asdict(fields),
-        call_id=texts.call_id,
-        name=texts.name,
-        arguments=texts.arguments,
-        prompt=texts.prompt,
-        digest=texts.digest,
-        options=texts.options,
-        by=answer.by if answer else "",
-        comment=answer.comment if answer else "",
-    )
-
-
-class _InterruptHead(msgspec.Struct, array_like=True):
-    id: InterruptId
-    thread_id: ThreadId
-    agent: str
-    kind: InterruptKind
-    raised_seq: int
-    raised_at_ms: int
-    expires_at_ms: int
-    outcome: Outcome | None
-    resolved_at_ms: int | None
-
-
-def _decoded(version: object, body: object) -> AnyEvent | None:
-    return decode(body, version) if isinstance(body, bytes) and isinstance(version, int) else None
 
 
 class Transaction:
@@ -174,6 +102,8 @@ class Transaction:
         metadata = msgspec.json.encode(started.metadata).decode()
         cursor = self._execute(SQL.create_thread, (thread_id, started.agent, self.now_ms, metadata))
         assert cursor.lastrowid is not None
+        place = (cursor.lastrowid, self.now_ms, thread_id)
+        self._executemany(SQL.add_label, ((label, *place) for label in labels_of(started.metadata)))
         new = Head(cursor.lastrowid, 0, bytes(32), self.now_ms, 0, None)
         return self._grow(thread_id, new, rows, key, external=True)
 
@@ -225,8 +155,10 @@ class Transaction:
         if event.outcome == "expired" or not 0 < interrupt.expires_at_ms <= self.now_ms:
             return thread_id, self._grow(thread_id, head, [resolution], key, external=True)
         # A key of its own: the caller's id stands for a decision that was not written.
-        expiry = _encode(InterruptResolved(event.id, "expired"))
-        self._grow(thread_id, head, [expiry], append_key(f"expiry of {event.id}"), external=True)
+        expiry = encode_one(InterruptResolved(event.id, "expired"))
+        self._grow(
+            thread_id, head, [expiry], short_digest("interrupt", f"expiry of {event.id}"), external=True
+        )
         return already_decided(self._interrupt(event.id))
 
     def _head(self, thread_id: ThreadId, key: bytes) -> Head | None:
@@ -346,7 +278,7 @@ class Transaction:
         self._execute(SQL.release, (wake_at_ms, status, head.num))
         return True
 
-    # -- workers, blobs, pruning -----------------------------------------------------------------------
+    # -- workers, blobs, records, pruning --------------------------------------------------------------
 
     def add_worker(self, owner: str, agents: Sequence[str], pid: int) -> None:
         self._execute(SQL.add_worker, (owner, msgspec.json.encode(agents).decode(), pid, self.now_ms))
@@ -361,8 +293,18 @@ class Transaction:
     def put_blobs(self, blobs: dict[str, bytes]) -> None:
         self._executemany(SQL.add_blob, blobs.items())
 
+    def put_record(
+        self, place: tuple[str, str], body: bytes, expires_at_ms: int | None, replace: bool
+    ) -> bytes:
+        self._execute(SQL.drop_expired, (self.now_ms, limits.MAX_EXPIRED_AT_ONCE))
+        self._execute(SQL.put_record, (*place, body, expires_at_ms, replace, self.now_ms))
+        return bytes(self._execute(SQL.kept, place).fetchone()[0])
+
+    def drop_record(self, place: tuple[str, str]) -> bool:
+        return bool(self._execute(SQL.drop_record, (*place, self.now_ms)).rowcount)
+
     def prune(self, ended_before_ms: int, limit: int) -> int:
         found = self._execute(SQL.prunable, (ended_before_ms, self.now_ms, limit)).fetchall()
-        for statement in (SQL.prune_events, SQL.prune_interrupts, SQL.prune_thread):
+        for statement in (SQL.prune_events, SQL.prune_interrupts, SQL.prune_labels, SQL.prune_thread):
             self._executemany(statement, found)
         return len(found)

@@ -26,8 +26,9 @@ from typing import Any, Literal, TypedDict, Unpack
 import pytest
 
 from tenuto.agent import Agent
+from tenuto.approvals import Decision
 from tenuto.errors import StoreError
-from tenuto.runtime import Decision, Runtime, Settings
+from tenuto.runtime import Runtime, Settings
 from tenuto.testing.watched import Ledger, Script, Watch, Watched
 from tenuto.thread import ThreadState
 

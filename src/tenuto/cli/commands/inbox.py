@@ -41,9 +41,9 @@ def inbox(context: typer.Context, database: Database = DATABASE, as_json: AsJson
 
 def _decide(context: typer.Context, verb: str, **decision: str) -> None:
     """The options that all decisions share are in the context."""
+    from tenuto.approvals import Decision
     from tenuto.cli.agents import load_agents, named_agents
     from tenuto.cli.inbox import Order, decide
-    from tenuto.runtime import Decision
 
     given = context.params
     whole = Decision(digest=given["digest"], channel="cli", **decision)  # type: ignore[typeddict-item]  # keys are fixed below

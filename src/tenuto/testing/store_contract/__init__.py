@@ -11,6 +11,7 @@
 The tests are coroutines: pytest-asyncio in auto mode, or whatever else runs them.
 """
 
+from tenuto.testing.store_contract.beside import BesideContract
 from tenuto.testing.store_contract.leases import LeaseContract
 from tenuto.testing.store_contract.log import LogContract
 from tenuto.testing.store_contract.people import PeopleContract
@@ -18,5 +19,5 @@ from tenuto.testing.store_contract.people import PeopleContract
 __all__ = ["StoreContract"]
 
 
-class StoreContract(LogContract, PeopleContract, LeaseContract):
+class StoreContract(LogContract, PeopleContract, LeaseContract, BesideContract):
     """All of it."""
