@@ -11,16 +11,19 @@
     │   ├── AlreadyDecided        somebody else decided this interrupt: says who, what and when
     │   ├── Stale                 the digest or head the caller saw is not the present one
     │   └── LeaseLost             another worker has the thread now (a worker sees it, a caller never)
-    ├── StoreError                the database refused: locked, full, corrupt, unreachable
+    ├── AccessDenied              a server does not let this token do that, or wants one
+    ├── StoreError                the database or the server refused: locked, full, corrupt, unreachable
     │   └── NewerSchema           a later version of Tenuto wrote this database
     ├── Undecodable               a stored event that this version cannot read
     ├── ModelError                the provider could not be made to answer; `retryable` says which kind
     └── NotDone                   raised BY a tool that knows that nothing happened
 
 A tool's failure is not in this tree: it becomes a result that the model reads.
+
+Over HTTP an error is a problem whose `type` (RFC 9457) names its class, so that a client raises the same.
 """
 
-from typing import Any
+from typing import Any, Final
 
 
 class TenutoError(Exception):
@@ -81,6 +84,10 @@ class LeaseLost(Conflict):
     """Another worker has this thread now."""
 
 
+class AccessDenied(TenutoError):
+    """The server does not let this token do that."""
+
+
 class StoreError(TenutoError):
     """The database refused."""
 
@@ -109,3 +116,18 @@ class ModelError(TenutoError):
 
 class NotDone(TenutoError):
     """Raised by a tool that knows that nothing happened: the call failed, and is not in doubt."""
+
+
+# The `type` of a problem, and what it is here. These names are part of the HTTP API.
+PROBLEM_TYPES: Final[dict[str, type[TenutoError]]] = {
+    "urn:tenuto:unknown-agent": UnknownAgent,
+    "urn:tenuto:invalid-input": InvalidInput,
+    "urn:tenuto:thread-not-found": ThreadNotFound,
+    "urn:tenuto:interrupt-not-found": InterruptNotFound,
+    "urn:tenuto:not-found": NotFound,
+    "urn:tenuto:already-decided": AlreadyDecided,
+    "urn:tenuto:stale": Stale,
+    "urn:tenuto:conflict": Conflict,
+    "urn:tenuto:undecodable": Undecodable,
+    "urn:tenuto:store-error": StoreError,
+}

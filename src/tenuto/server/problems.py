@@ -16,12 +16,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tenuto.errors import (
+    PROBLEM_TYPES,
     AlreadyDecided,
     Conflict,
     InvalidInput,
     NotFound,
     StoreError,
     TenutoError,
+    Undecodable,
     UnknownAgent,
 )
 
@@ -35,6 +37,9 @@ _STATUS: tuple[tuple[type[TenutoError], int], ...] = (
 )
 
 
+_PLAIN = "about:blank"  # the status says it all
+
+
 class Problem(Exception):
     """This request is refused with `status`; `detail` is for the person who sent it."""
 
@@ -46,7 +51,7 @@ class Problem(Exception):
 
 
 class ProblemDetails(msgspec.Struct):
-    """What went wrong; `detail` is for people."""
+    """What went wrong; `detail` is for people, `type` names the kind of error where the status does not."""
 
     type: str
     title: str
@@ -76,24 +81,27 @@ def encoded(status: int, body: Any, headers: dict[str, str] | None = None) -> Re
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> Response:
-    """An `application/problem+json` answer; `more` are its extension members."""
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    """An `application/problem+json` answer; `more` are its extension members, and its type if it has one."""
+    body = {"type": _PLAIN, "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     return Response(msgspec.json.encode(body | more), status, headers, "application/problem+json")
 
 
 def of_error(error: TenutoError) -> Response:
-    """The answer to one of Tenuto's own errors."""
+    """The answer to one of Tenuto's own errors. A database's own words stay inside."""
+    named: dict[str, Any] = {
+        "type": next((name for name, kind in PROBLEM_TYPES.items() if isinstance(error, kind)), _PLAIN)
+    }
     if isinstance(error, AlreadyDecided):
-        who, what = error.by, error.outcome
-        return problem(
-            409, str(error), interrupt_id=error.interrupt_id, outcome=what, by=who, at=iso(error.at_ms)
-        )
+        named |= {"interrupt_id": error.interrupt_id, "outcome": error.outcome, "by": error.by}
+        return problem(409, str(error), **named, at=iso(error.at_ms))
     for kind, status in _STATUS:
         if isinstance(error, kind):
-            return problem(status, str(error))
+            return problem(status, str(error), **named)
     logger.error("a request failed", exc_info=error)
     if isinstance(error, StoreError):
-        return problem(503, "the store does not answer")
+        return problem(503, "the store does not answer", **named)
+    if isinstance(error, Undecodable):
+        return problem(500, "an event cannot be read by this server's version", **named)
     return unexpected()
 
 
