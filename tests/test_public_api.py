@@ -9,10 +9,10 @@ from tenuto.events import TYPES
 DOCS = Path(__file__).parents[1] / "docs"
 
 PUBLIC = """
-    Agent AlreadyDecided ConfigurationError Conflict DidNotHappen Happened InterruptNotFound InvalidInput
-    ModelError NotDone NotFound Runtime Settings Stale StoreError TenutoError ThreadNotFound ThreadState
-    ToolContext Unknown UnknownAgent Until __version__ ask_person run_process tool
-    wait_until
+    AccessDenied Agent AlreadyDecided Client ConfigurationError Conflict DidNotHappen Happened
+    InterruptNotFound InvalidInput ModelError NotDone NotFound Runtime Settings Stale StoreError
+    TenutoError ThreadNotFound ThreadState ToolContext Unknown UnknownAgent Until __version__ ask_person
+    run_process tool wait_until
 """
 
 

@@ -4,8 +4,11 @@ Every fact of a conversation is an event in an append-only log that you own. An 
 person costs a row, not a process; kill -9 at any point loses no decision and doubles no effect.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tenuto.agent import Agent
 from tenuto.errors import (
+    AccessDenied,
     AlreadyDecided,
     ConfigurationError,
     Conflict,
@@ -34,11 +37,16 @@ from tenuto.tools import (
     wait_until,
 )
 
+if TYPE_CHECKING:
+    from tenuto.client import Client
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDenied",
     "Agent",
     "AlreadyDecided",
+    "Client",
     "ConfigurationError",
     "Conflict",
     "DidNotHappen",
@@ -65,3 +73,12 @@ __all__ = [
     "tool",
     "wait_until",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Only a program that talks to a server needs it.
+    if name == "Client":
+        from tenuto.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,12 +6,12 @@ policy. Where any of these changes, an old approval no longer fits.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 
 from tenuto.errors import InvalidInput, UnknownAgent
-from tenuto.events import Call, CallId, InterruptKind, InterruptResolved, Outcome
+from tenuto.events import Call, CallId, InterruptKind, InterruptResolved, Limits, Outcome
 from tenuto.limits import MAX_NAME_CHARACTERS
 from tenuto.messages import CallRequest
 from tenuto.steps import APPROVAL_OPTIONS, QUESTION_OPTIONS, REVIEW_OPTIONS
@@ -51,6 +51,33 @@ class Decision(TypedDict, total=False):
     answer: str
     digest: str | None
     channel: str
+
+
+class More(TypedDict, total=False):
+    """What an extension can give."""
+
+    steps: int
+    tokens: int
+    cost: float
+    seconds: float
+
+
+class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An extension, checked: what is stored must be read again."""
+
+    steps: Annotated[int, msgspec.Meta(ge=0, le=10**12)] = 0
+    tokens: Annotated[int, msgspec.Meta(ge=0, le=10**12)] = 0
+    cost: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+
+
+def limits_given(more: More) -> Limits:
+    """What a person gives a turn more. Raises `InvalidInput`."""
+    try:
+        given = msgspec.convert(more, _Given)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"more steps, tokens, cost or seconds, please: {error}") from error
+    return Limits(given.steps, given.tokens, given.cost, given.seconds)
 
 
 def decide(

@@ -6,13 +6,14 @@ elsewhere and compare.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
 from tenuto.errors import StoreError, Undecodable
-from tenuto.events import ThreadId, body_hash, chain_hash
+from tenuto.events import Entry, ThreadId, body_hash, chain_hash
 from tenuto.limits import MAX_PAGE_ROWS
-from tenuto.store.base import ENDED, Store, StoredEvent, ThreadRow
+from tenuto.store.base import ENDED, InterruptRow, StoredEvent, ThreadRow
 from tenuto.thread import fold
 
 
@@ -27,8 +28,17 @@ class ChainReport(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class Log(Protocol):
+    """What is read to check a thread: a store has it, and so has a server's client. As in `Store`."""
+
+    async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]: ...
+    async def read(self, thread_id: ThreadId) -> list[Entry]: ...
+    async def thread(self, thread_id: ThreadId) -> ThreadRow: ...
+    async def interrupts(self, *, thread_id: ThreadId | None, limit: int) -> list[InterruptRow]: ...
+
+
 async def verify_thread(
-    store: Store, thread_id: ThreadId, watch: Callable[[int], None] = lambda _checked: None
+    store: Log, thread_id: ThreadId, watch: Callable[[int], None] = lambda _checked: None
 ) -> ChainReport:
     """Check a whole thread, a page at a time; an event that is missing or cannot be read does not fit either,
     nor does a last one after which the thread's row or its interrupts say something else.
@@ -112,7 +122,7 @@ def _row_fault(row: ThreadRow, report: ChainReport) -> str:
     return ""
 
 
-async def _projection_fault(store: Store, row: ThreadRow, report: ChainReport) -> str:
+async def _projection_fault(store: Log, row: ThreadRow, report: ChainReport) -> str:
     """Whether the inbox and the status follow from the events. Not told of erased or new ones."""
     if report.erased:
         return ""

@@ -11,13 +11,13 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 import msgspec
 
 from tenuto import limits
 from tenuto.agent import Agent
-from tenuto.approvals import Decision, decide
+from tenuto.approvals import Decision, More, decide, limits_given
 from tenuto.chain import ChainReport, verify_thread
 from tenuto.clock import Clock, SystemClock
 from tenuto.errors import ConfigurationError, Conflict, InvalidInput, UnknownAgent
@@ -27,7 +27,6 @@ from tenuto.events import (
     Event,
     InterruptId,
     InterruptResolved,
-    Limits,
     LimitsExtended,
     MessageReceived,
     ThreadId,
@@ -37,7 +36,7 @@ from tenuto.events import (
 from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
 from tenuto.store import Store, open_store
-from tenuto.store.base import InterruptRow, ThreadRow, WorkerRow, already_decided
+from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
 from tenuto.tools.text import long_text, message_text, short_text
@@ -206,19 +205,15 @@ class Runtime:
             raise Conflict(f"thread {thread_id} has ended already: {row.status}")
         await self._external(thread_id, CancelRequested(short_text("by", by), long_text("reason", reason)))
 
-    async def extend(self, thread_id: str, *, by: str = "", **more: Unpack["More"]) -> None:
+    async def extend(self, thread_id: str, *, by: str = "", **more: Unpack[More]) -> None:
         """Give this turn more steps, tokens, cost or seconds; a halted or failed thread goes on.
 
         Raises `ThreadNotFound`, `InvalidInput`, `Conflict` for a completed or cancelled thread.
         """
-        try:
-            given = msgspec.convert(more, _Given)
-        except msgspec.ValidationError as error:
-            raise InvalidInput(f"more steps, tokens, cost or seconds, please: {error}") from error
+        granted = limits_given(more)
         row = await self.store.thread(ThreadId(thread_id))
         if row.status in ("completed", "cancelled"):
             raise Conflict(f"thread {thread_id} is {row.status}; send a message to go on")
-        granted = Limits(given.steps, given.tokens, given.cost, given.seconds)
         await self._external(thread_id, LimitsExtended(granted, short_text("by", by)))
 
     async def wait(self, thread_id: str, timeout: float | None = None) -> ThreadState:
@@ -241,15 +236,29 @@ class Runtime:
         """Events with seq > after. Raises `ThreadNotFound`."""
         return await self.store.read(ThreadId(thread_id), after, min(limit, limits.MAX_PAGE_ROWS))
 
+    async def stored(
+        self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS
+    ) -> list[StoredEvent]:
+        """The same as they are stored, for an export. Raises `ThreadNotFound`."""
+        return await self.store.stored(ThreadId(thread_id), after, min(limit, limits.MAX_PAGE_ROWS))
+
     def follow(
         self, thread_id: str, after: int = 0, *, rest: bool = False
     ) -> AsyncGenerator[Entry | Replayed | Live, None]:
         """Replay, `Replayed`, then live; with `rest`, until the thread rests. Close it when done."""
         return self.hub.follow(ThreadId(thread_id), after, rest)
 
+    async def interrupt(self, interrupt_id: str) -> InterruptRow:
+        """One interrupt, pending or decided. Raises `InterruptNotFound`."""
+        return await self.store.interrupt(InterruptId(interrupt_id))
+
     async def interrupts(self, **filters: Any) -> list[InterruptRow]:
         """The inbox: pending interrupts, oldest first; filters as in `Store.interrupts`."""
         return await self.store.interrupts(**filters)
+
+    async def thread(self, thread_id: str) -> ThreadRow:
+        """The thread at a glance. Raises `ThreadNotFound`."""
+        return await self.store.thread(ThreadId(thread_id))
 
     async def threads(self, **filters: Any) -> list[ThreadRow]:
         """Threads, newest first; filters as in `Store.threads`."""
@@ -259,9 +268,9 @@ class Runtime:
         """The workers that live now and claim threads, in any process on this database."""
         return [worker for worker in await self.store.workers() if worker.agents]
 
-    async def verify(self, thread_id: str) -> ChainReport:
-        """Check the thread's hash chain. Raises `ThreadNotFound`."""
-        return await verify_thread(self.store, ThreadId(thread_id))
+    async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
+        """Check the thread's hash chain; `watch` hears how far it is. Raises `ThreadNotFound`."""
+        return await verify_thread(self.store, ThreadId(thread_id), watch)
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -282,24 +291,6 @@ class Runtime:
             named = {"PROVIDER_MODEL": name} if name else {}
             self._models[name] = OpenAIModel.from_environment({**os.environ, **named})
         return self._models[name]
-
-
-class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An extension, checked: what is stored must be read again."""
-
-    steps: Annotated[int, msgspec.Meta(ge=0, le=10**12)] = 0
-    tokens: Annotated[int, msgspec.Meta(ge=0, le=10**12)] = 0
-    cost: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
-    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
-
-
-class More(TypedDict, total=False):
-    """What an extension can give."""
-
-    steps: int
-    tokens: int
-    cost: float
-    seconds: float
 
 
 def _uuid(text: str) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tenuto.approvals import Decision
+from tenuto.cli.find import AnyRuntime
 from tenuto.cli.terminal import complain, moment, pretty, safe
 from tenuto.cli.view import asked
 from tenuto.errors import AlreadyDecided, ConfigurationError, InvalidInput, Stale
 from tenuto.events import ThreadId
-from tenuto.runtime import Runtime
 from tenuto.store.base import InterruptRow
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Choice = tuple[str, Decision]  # the verb, and what goes with it
 
 
-async def ask(runtime: Runtime, thread_id: ThreadId, left: set[str], out: "Console", by: str) -> bool:
+async def ask(runtime: AnyRuntime, thread_id: ThreadId, left: set[str], out: "Console", by: str) -> bool:
     """Ask about everything pending in the thread but what is in `left`; "later" adds to that.
 
     True when something was decided, by whomever. Raises KeyboardInterrupt; then nothing was decided.
@@ -45,7 +45,7 @@ async def ask(runtime: Runtime, thread_id: ThreadId, left: set[str], out: "Conso
     return decided
 
 
-async def _decide(runtime: Runtime, row: InterruptRow, by: str) -> bool:
+async def _decide(runtime: AnyRuntime, row: InterruptRow, by: str) -> bool:
     """Ask until there is a decision that stands; False for later."""
     while True:
         choice = {"approval": _approval, "question": _question, "review": _review}[row.kind](row)

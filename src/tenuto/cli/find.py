@@ -1,13 +1,16 @@
-"""Opening a database that should be there, and finding in it what the beginning of an id names."""
+"""Opening the database or server that is meant, and finding in it what the beginning of an id names."""
 
+import os
 import re
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Final
 
 from tenuto.agent import Agent
+from tenuto.cli.target import Target
+from tenuto.client import Client
 from tenuto.errors import Conflict, InterruptNotFound, NotFound, ThreadNotFound
-from tenuto.events import InterruptId, ThreadId
+from tenuto.events import Entry
 from tenuto.limits import MAX_PAGE_ROWS
 from tenuto.runtime import Runtime, Settings
 from tenuto.store import open_store
@@ -18,19 +21,28 @@ WHOLE_ID: Final = 36
 _SHOWN_MATCHES = 5
 
 
-def opened(database: str, agents: Iterable[Agent] = (), *, must_exist: bool = True) -> Runtime:
-    """A runtime to enter that advances only the threads it is given. Raises `NotFound` for a missing file."""
-    store = open_store(database)
+AnyRuntime = Runtime | Client
+"""What commands work on: the verbs are the same. Only a `Runtime` can `drive` a thread."""
+
+
+def opened(target: Target, agents: Iterable[Agent] = (), *, must_exist: bool = True) -> AnyRuntime:
+    """A server's client to enter, or a runtime that advances only the threads it is given.
+
+    Raises `NotFound` for a missing file.
+    """
+    if target.url:
+        return Client(target.url, token=os.environ.get("TENUTO_TOKEN", ""))
+    store = open_store(target.database)
     path = getattr(store, "path", ":memory:")
     if must_exist and (path == ":memory:" or not Path(path).exists()):
         raise NotFound(f"there is no database {path}; name one with --database or TENUTO_DATABASE")
     return Runtime(agents, store, settings=Settings(worker=False))
 
 
-async def find_thread(runtime: Runtime, beginning: str) -> ThreadRow:
+async def find_thread(runtime: AnyRuntime, beginning: str) -> ThreadRow:
     """The one thread whose id begins so. Raises `ThreadNotFound`, `Conflict` when there are several."""
     if len(beginning) == WHOLE_ID:
-        return await runtime.store.thread(ThreadId(beginning))
+        return await runtime.thread(beginning)
     found = [row async for row in all_threads(runtime) if row.id.startswith(beginning)]
     if not found:
         raise ThreadNotFound(f"there is no thread {beginning}")
@@ -39,10 +51,10 @@ async def find_thread(runtime: Runtime, beginning: str) -> ThreadRow:
     return found[0]
 
 
-async def find_interrupt(runtime: Runtime, beginning: str) -> InterruptRow:
+async def find_interrupt(runtime: AnyRuntime, beginning: str) -> InterruptRow:
     """The one interrupt whose id begins so, pending ones first. Raises `InterruptNotFound`, `Conflict`."""
     if len(beginning) == WHOLE_ID:
-        return await runtime.store.interrupt(InterruptId(beginning))
+        return await runtime.interrupt(beginning)
     for pending in (True, False):
         found = [row async for row in all_interrupts(runtime, pending) if row.id.startswith(beginning)]
         if len(found) > 1:
@@ -52,7 +64,7 @@ async def find_interrupt(runtime: Runtime, beginning: str) -> InterruptRow:
     raise InterruptNotFound(f"there is no interrupt {beginning}")
 
 
-async def all_threads(runtime: Runtime) -> AsyncIterator[ThreadRow]:
+async def all_threads(runtime: AnyRuntime) -> AsyncIterator[ThreadRow]:
     """Every thread, newest first, a page at a time."""
     page = await runtime.threads(limit=MAX_PAGE_ROWS)
     while page:
@@ -62,7 +74,15 @@ async def all_threads(runtime: Runtime) -> AsyncIterator[ThreadRow]:
         page = await runtime.threads(limit=MAX_PAGE_ROWS, before=(last.created_at_ms, last.id))
 
 
-async def all_interrupts(runtime: Runtime, pending: bool) -> AsyncIterator[InterruptRow]:
+async def all_events(runtime: AnyRuntime, thread_id: str, after: int = 0) -> AsyncIterator[Entry]:
+    """Every event with seq > after, a page at a time."""
+    while page := await runtime.events(thread_id, after):
+        for entry in page:
+            yield entry
+        after = page[-1].seq
+
+
+async def all_interrupts(runtime: AnyRuntime, pending: bool) -> AsyncIterator[InterruptRow]:
     """Every pending or every decided interrupt, oldest first, a page at a time."""
     page = await runtime.interrupts(pending=pending, limit=MAX_PAGE_ROWS)
     while page:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from tenuto.agent import Agent
 from tenuto.approvals import Decision
 from tenuto.cli.agents import check_models
-from tenuto.cli.find import find_interrupt, opened
+from tenuto.cli.find import AnyRuntime, find_interrupt, opened
 from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
+from tenuto.cli.target import Target
 from tenuto.cli.terminal import console, moment, safe
+from tenuto.client import Client
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
 from tenuto.runtime import Runtime
 from tenuto.store.base import InterruptRow, WorkerRow, already_decided
@@ -22,21 +24,24 @@ class Order:
     verb: str
     by: str
     decision: Decision
-    database: str
+    target: Target
     wait: bool
     agents: Callable[[], list[Agent]]
 
 
 async def decide(order: Order) -> None:
-    """Decide once, then leave the thread to a live worker, or run it here until its next pause.
+    """Decide once, then leave the thread to a server or live worker, or run it here until its next pause.
 
     Raises `AlreadyDecided` with who, what and when. Agents are imported only to run or to edit, and before
     the decision: when that fails, nothing was decided.
     """
-    async with opened(order.database) as runtime:
+    async with opened(order.target) as runtime:
         row = await find_interrupt(runtime, order.id)
         if row.outcome is not None:
             raise _worded(already_decided(row))
+        if isinstance(runtime, Client):
+            await _resolve(runtime, row, order)
+            return console().print(f"{row.id} decided; the server goes on with thread {row.thread_id}")
         worker = await _worker(runtime, row)
         if order.verb != "edit" and (worker or not order.wait):
             await _resolve(runtime, row, order)
@@ -49,12 +54,13 @@ async def decide(order: Order) -> None:
         )
     if known and order.wait and worker is None:
         check_models(agent for agent in agents if agent.name == row.agent)
-    async with opened(order.database, agents) as runtime:
+    async with opened(order.target, agents) as runtime:
+        assert isinstance(runtime, Runtime)
         await _resolve(runtime, row, order)
         worker = await _worker(runtime, row)
         if worker or not order.wait or not known:
             return _say(row, worker, "" if known else f"agent {row.agent!r} is not known here: ")
-        head_seq = (await runtime.store.thread(row.thread_id)).head_seq
+        head_seq = (await runtime.thread(row.thread_id)).head_seq
         out = console()
         out.print(f"{row.id} decided; this command runs thread {row.thread_id} until it rests", style="bold")
         with telling_how_to_go_on(f"tenuto run --thread {row.thread_id}"):
@@ -63,7 +69,7 @@ async def decide(order: Order) -> None:
         return None
 
 
-async def _resolve(runtime: Runtime, row: InterruptRow, order: Order) -> None:
+async def _resolve(runtime: AnyRuntime, row: InterruptRow, order: Order) -> None:
     try:
         await runtime.resolve(row.id, order.verb, by=order.by, **order.decision)
     except AlreadyDecided as error:

@@ -5,20 +5,21 @@ from typing import Any
 
 import msgspec
 
-from tenuto.chain import ChainReport, verify_thread
-from tenuto.cli.find import all_interrupts, all_threads, find_thread, opened
+from tenuto.chain import ChainReport
+from tenuto.cli.find import AnyRuntime, all_events, all_interrupts, all_threads, find_thread, opened
+from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
 from tenuto.cli.view import View
+from tenuto.client import Client
 from tenuto.errors import TenutoError
 from tenuto.events import Entry, ThreadId
-from tenuto.runtime import Runtime
 
 SHORT_ID = 8
 
 
-async def inbox(database: str, as_json: bool) -> None:
+async def inbox(target: Target, as_json: bool) -> None:
     """What waits for a person, oldest first."""
-    async with opened(database) as runtime:
+    async with opened(target) as runtime:
         rows = [row async for row in all_interrupts(runtime, pending=True)]
         unserved = "" if as_json else await _unserved(runtime)
     if as_json:
@@ -37,8 +38,13 @@ async def inbox(database: str, as_json: bool) -> None:
     return console().print(table, soft_wrap=False)
 
 
-async def _unserved(runtime: Runtime) -> str:
-    """What an inbox cannot list yet: a call in doubt becomes an item when a worker looks at its thread."""
+async def _unserved(runtime: AnyRuntime) -> str:
+    """What an inbox cannot list yet: a call in doubt becomes an item when a worker looks at its thread.
+
+    A server is a worker.
+    """
+    if isinstance(runtime, Client):
+        return ""
     workers = await runtime.store.workers()
     served = {name for worker in workers for name in worker.agents}
     alive = {worker.owner for worker in workers}
@@ -57,10 +63,10 @@ async def _unserved(runtime: Runtime) -> str:
     return f"{count} ready and no worker takes them{doubt}. Start one: tenuto serve MODULE:AGENT"
 
 
-async def threads(database: str, status: str | None, agent: str | None, limit: int, as_json: bool) -> None:
+async def threads(target: Target, status: str | None, agent: str | None, limit: int, as_json: bool) -> None:
     """The newest threads."""
     filters: dict[str, Any] = {"status": status, "agent": agent, "limit": limit}
-    async with opened(database) as runtime:
+    async with opened(target) as runtime:
         rows = await runtime.threads(**filters)
     if as_json:
         return print_json(rows)
@@ -73,17 +79,16 @@ async def threads(database: str, status: str | None, agent: str | None, limit: i
     return console().print(table, soft_wrap=False)
 
 
-async def show(database: str, thread: str, after: int, as_json: bool, follow: bool) -> None:
+async def show(target: Target, thread: str, after: int, as_json: bool, follow: bool) -> None:
     """A thread's events; `follow` goes on until it is interrupted."""
-    async with opened(database) as runtime:
+    async with opened(target) as runtime:
         row = await find_thread(runtime, thread)
         if as_json:
-            entries = await runtime.store.read(row.id, after)
-            return print_json([_plain(entry) for entry in entries])
+            return print_json([_plain(entry) async for entry in all_events(runtime, row.id, after)])
         out, view = console(), View(brief=False)
         if not after:
             out.print(f"thread {row.id}, agent {safe(row.agent)}, {row.status}", style="bold")
-        for entry in await runtime.store.read(row.id):
+        async for entry in all_events(runtime, row.id):
             if entry.seq <= after:
                 view.learn(entry.event)
                 continue
@@ -102,10 +107,10 @@ def _plain(entry: Entry) -> dict[str, Any]:
     return {"seq": entry.seq, "at_ms": entry.at_ms, "type": event.pop("type")} | {"event": event}
 
 
-async def verify(database: str, thread: str | None, heads: bool) -> int:
+async def verify(target: Target, thread: str | None, heads: bool) -> int:
     """Check one thread's hash chain, or all; the exit code."""
     reports: dict[ThreadId, ChainReport] = {}
-    async with opened(database) as runtime:
+    async with opened(target) as runtime:
         if thread is not None:
             ids = [(await find_thread(runtime, thread)).id]
         else:
@@ -116,7 +121,7 @@ async def verify(database: str, thread: str | None, heads: bool) -> int:
                 tell(f"thread {len(reports) + 1} of {len(ids)}: {checked} events are as they were written")
 
             for thread_id in ids:
-                reports[thread_id] = await verify_thread(runtime.store, thread_id, watch)
+                reports[thread_id] = await runtime.verify(thread_id, watch)
     bad = {thread_id: report for thread_id, report in reports.items() if not report.ok}
     for thread_id, report in bad.items():
         complain(f"thread {thread_id}: event {report.first_bad_seq}: {report.reason}")

@@ -19,6 +19,21 @@ def _database(url: str | None) -> str | None:
     return url
 
 
+def _url(url: str | None) -> str | None:
+    from tenuto.client.where import server_url
+    from tenuto.errors import ConfigurationError
+
+    try:
+        return url if url is None else server_url(url)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _no_url(url: str | None) -> None:
+    if url is not None:
+        raise typer.BadParameter("this command does not work on a server but on a database")
+
+
 def agent_names(names: str | None) -> str | None:
     from tenuto.cli.agents import split_names
 
@@ -26,6 +41,17 @@ def agent_names(names: str | None) -> str | None:
         return names if names is None or split_names(names) else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def server_agent(context: typer.Context) -> str:
+    """What `--agent` calls one of the server's agents; "" is its first. TENUTO_AGENT names code: left out."""
+    source = context.get_parameter_source("agent")
+    name: str = context.params["agent"] if source is not None and source.name == "COMMANDLINE" else ""
+    if ":" in name:
+        raise typer.BadParameter(
+            f"{name!r} is code; with --url give the name that the server's agent has", param_hint="--agent"
+        )
+    return name
 
 
 def id_or_beginning(text: str | None) -> str | None:
@@ -77,6 +103,20 @@ Database = Annotated[
         callback=_database,
         help="Where the log is, such as sqlite:///tenuto.db.",
     ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="TENUTO_URL",
+        metavar="URL",
+        callback=_url,
+        help="A server instead of a database, such as https://host:8000; its token is in TENUTO_TOKEN.",
+    ),
+]
+NoUrl = Annotated[str | None, typer.Option("--url", hidden=True, callback=_no_url)]
+SameUrl = Annotated[
+    str | None, typer.Option("--url", metavar="URL", callback=_url, help="As before the command.")
 ]
 SameDatabase = Annotated[
     str | None, typer.Option("--database", metavar="URL", callback=_database, help="As before the command.")

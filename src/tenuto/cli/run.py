@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import getpass
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from tenuto.agent import Agent
 from tenuto.cli.ask import ask
-from tenuto.cli.find import find_thread, opened
+from tenuto.cli.find import AnyRuntime, all_events, find_thread, opened
+from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, print_json, safe
 from tenuto.cli.view import View, asked
+from tenuto.client import Client
 from tenuto.errors import ConfigurationError, UnknownAgent
 from tenuto.events import TERMINAL, AnyEvent, CallStarted, Entry, InterruptRaised, ModelReplied, ThreadId
 from tenuto.messages import AttemptFailed, CallDelta, Live, ReasoningDelta, TextDelta, ToolProgress
@@ -35,20 +38,40 @@ def user() -> str:
         return "unknown"
 
 
-async def run(
-    agents: list[Agent], database: str, message: str | None, thread: str | None, as_json: bool, hint: str
-) -> int:
+@dataclass(frozen=True)
+class Task:
+    """What to run: a `message` to a new thread or to the one whose id begins with `thread`. `agent` is the
+    name of the one to start, `hint` what a command needs beside the thread to find it again.
+    """
+
+    message: str | None
+    thread: str | None
+    agent: str
+    hint: str
+    as_json: bool = False
+
+
+def one_agent(agents: list[Agent]) -> str:
+    """The name of the only one. Raises `ConfigurationError`."""
+    if len(agents) > 1:
+        names = ", ".join(agent.name for agent in agents)
+        raise ConfigurationError(f"which agent? There are {names}; name one with --agent MODULE:AGENT")
+    return agents[0].name
+
+
+async def run(target: Target, agents: list[Agent], task: Task) -> int:
     """Start a thread or go on with one until it ends or waits for a person who is not here; the exit code.
 
-    `hint` is what a command needs, beside the thread, to find this database again.
+    At a server it runs there, and is shown here.
     """
-    async with opened(database, agents, must_exist=thread is not None) as runtime:
-        screen = None if as_json else Screen(console())
-        thread_id, after = await _begin(runtime, agents, message, thread)
+    hint = task.hint
+    async with opened(target, agents, must_exist=task.thread is not None) as runtime:
+        screen = None if task.as_json else Screen(console())
+        thread_id, after = await _begin(runtime, task)
         with telling_how_to_go_on(f"tenuto run --thread {thread_id}{hint}"):
             await _converse(runtime, thread_id, after, screen)
         state = await runtime.state(thread_id)
-        if as_json:
+        if task.as_json:
             print_json(_summary(state))
         else:
             await _conclude(runtime, state, hint)
@@ -67,25 +90,20 @@ def telling_how_to_go_on(command: str) -> Iterator[None]:
         raise
 
 
-async def _begin(
-    runtime: Runtime, agents: list[Agent], message: str | None, thread: str | None
-) -> tuple[ThreadId, int]:
+async def _begin(runtime: AnyRuntime, task: Task) -> tuple[ThreadId, int]:
     """The thread, and after which event there is something to show."""
-    if thread is None:
-        if len(agents) > 1:
-            names = ", ".join(agent.name for agent in agents)
-            raise ConfigurationError(f"which agent? There are {names}; name one with --agent MODULE:AGENT")
-        assert message is not None
-        return await runtime.start(agents[0].name, message, by=user()), 2
-    row = await find_thread(runtime, thread)
-    if row.agent not in runtime.agents:
+    if task.thread is None:
+        assert task.message is not None
+        return await runtime.start(task.agent, task.message, by=user()), 2
+    row = await find_thread(runtime, task.thread)
+    if isinstance(runtime, Runtime) and row.agent not in runtime.agents:
         raise UnknownAgent(f"thread {row.id} is of agent {row.agent!r}; name that with --agent MODULE:AGENT")
-    if message is None:
+    if task.message is None:
         return row.id, row.head_seq
-    return row.id, await runtime.send(row.id, message, by=user(), channel="cli")
+    return row.id, await runtime.send(row.id, task.message, by=user(), channel="cli")
 
 
-async def _converse(runtime: Runtime, thread_id: ThreadId, after: int, screen: "Screen | None") -> None:
+async def _converse(runtime: AnyRuntime, thread_id: ThreadId, after: int, screen: "Screen | None") -> None:
     left: set[str] = set()  # what the person here did not want to decide now
     while True:
         row = await run_here(runtime, thread_id, after, screen)
@@ -97,21 +115,25 @@ async def _converse(runtime: Runtime, thread_id: ThreadId, after: int, screen: "
             screen.out.print(f"sleeps until {moment(wake_at_ms)}; Ctrl-C leaves it asleep", style="dim")
             while (left_ms := wake_at_ms - now_ms()) > 0:
                 await asyncio.sleep(min(left_ms / 1000, LOOK_AGAIN_SECONDS))
-                if (await runtime.store.thread(row.id)).status != "sleeping":
+                if (await runtime.thread(row.id)).status != "sleeping":
                     break
         elif not await ask(runtime, thread_id, left, screen.out, user()):
             return
 
 
-async def run_here(runtime: Runtime, thread_id: ThreadId, after: int, screen: "Screen | None") -> ThreadRow:
+async def run_here(
+    runtime: AnyRuntime, thread_id: ThreadId, after: int, screen: "Screen | None"
+) -> ThreadRow:
     """Advance the thread until it rests, wherever it runs, and show what happens; its row then."""
+    if isinstance(runtime, Client):
+        return await _watch_there(runtime, thread_id, after, screen)
     watching = asyncio.create_task(_watch(runtime, thread_id, after, screen)) if screen else None
     try:
         while True:
             if not await runtime.drive(thread_id):
                 # Another process has it, or its time has not come.
                 await runtime.wait(thread_id, LOOK_AGAIN_SECONDS)
-            row = await runtime.store.thread(thread_id)
+            row = await runtime.thread(thread_id)
             if row.status != "running":
                 break
     finally:
@@ -121,18 +143,39 @@ async def run_here(runtime: Runtime, thread_id: ThreadId, after: int, screen: "S
         if screen is not None:
             screen.end_line()
     if screen is not None:
-        for entry in await runtime.store.read(thread_id, max(after, screen.seq)):
+        async for entry in all_events(runtime, thread_id, max(after, screen.seq)):
             screen.show(entry)
         screen.end_line()
     return row
 
 
-async def _watch(runtime: Runtime, thread_id: ThreadId, after: int, screen: "Screen") -> None:
-    async for item in runtime.follow(thread_id):
-        if isinstance(item, Entry) and item.seq <= after:
-            screen.view.learn(item.event)
-        else:
-            screen.show(item)
+async def _watch_there(
+    runtime: Client, thread_id: ThreadId, after: int, screen: "Screen | None"
+) -> ThreadRow:
+    while True:
+        try:
+            if screen is None:
+                await runtime.wait(thread_id)
+            else:
+                await _watch(runtime, thread_id, after, screen, rest=True)
+        finally:
+            if screen is not None:
+                screen.end_line()
+        row = await runtime.thread(thread_id)
+        if row.status != "running":
+            return row
+        after = max(after, screen.seq if screen else 0)  # somebody moved it on meanwhile
+
+
+async def _watch(
+    runtime: AnyRuntime, thread_id: ThreadId, after: int, screen: "Screen", rest: bool = False
+) -> None:
+    async with contextlib.aclosing(runtime.follow(thread_id, rest=rest)) as items:
+        async for item in items:
+            if isinstance(item, Entry) and item.seq <= after:
+                screen.view.learn(item.event)
+            else:
+                screen.show(item)
 
 
 class Screen:
@@ -198,7 +241,7 @@ def _summary(state: ThreadState) -> dict[str, object]:
     }
 
 
-async def _conclude(runtime: Runtime, state: ThreadState, hint: str) -> None:
+async def _conclude(runtime: AnyRuntime, state: ThreadState, hint: str) -> None:
     """Say where the thread stands, and how to go on."""
     out, go_on = console(), f"tenuto run --thread {state.id}{hint}"
     match state.status:
@@ -210,7 +253,7 @@ async def _conclude(runtime: Runtime, state: ThreadState, hint: str) -> None:
         case "cancelled":
             out.print(f"thread {state.id} was cancelled", style="yellow")
         case "sleeping":
-            row = await runtime.store.thread(state.id)
+            row = await runtime.thread(state.id)
             out.print(f"thread {state.id} sleeps until {moment(row.ready_at_ms or now_ms())}", style="bold")
             out.print(f"go on then: {go_on}", style="dim")
         case "failed":

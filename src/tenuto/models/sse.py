@@ -16,9 +16,10 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventStream:
-    """Cuts bytes into frames. A line or an event beyond `MAX_SSE_LINE_BYTES` raises `ModelError`."""
+    """Cuts bytes into frames. A line or an event of more than `most_bytes` raises `ModelError`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MAX_SSE_LINE_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._event = b""
         self._data: list[bytes] = []
         self._data_bytes = 0
@@ -53,7 +54,7 @@ class EventStream:
         if rest:
             self._line.append(rest)
             self._line_bytes += len(rest)
-            _check(self._line_bytes)
+            self._check(self._line_bytes)
         return frames
 
     def close(self) -> list[Frame]:
@@ -84,11 +85,10 @@ class EventStream:
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
             self._data_bytes += len(value) + 1
-            _check(self._data_bytes)
+            self._check(self._data_bytes)
         elif field == b"event":
             self._event = value.removeprefix(b" ")
 
-
-def _check(size: int) -> None:
-    if size > MAX_SSE_LINE_BYTES:
-        raise ModelError(f"the provider sent one line or event of more than {MAX_SSE_LINE_BYTES} bytes")
+    def _check(self, size: int) -> None:
+        if size > self._most_bytes:
+            raise ModelError(f"the provider sent one line or event of more than {self._most_bytes} bytes")

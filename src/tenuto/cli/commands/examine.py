@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.options import DATABASE, AgentName, AsJson, Database, agent_names
+from tenuto.cli.options import DATABASE, AgentName, AsJson, Database, NoUrl, agent_names
 
 commands = typer.Typer()
 
@@ -38,6 +38,7 @@ def crashtest(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the thread's id, and of Python's random.")] = 0,
     seconds: Annotated[float, typer.Option(min=1, help="How long a process may take.")] = 30.0,
+    url: NoUrl = None,
 ) -> None:
     """Kill an agent at every event, restart it, and count what its tools did.
 
@@ -53,7 +54,9 @@ def crashtest(
 
 
 @commands.command(epilog="Example: tenuto doctor --agent examples.orders.agent:agent")
-def doctor(agent: AgentName = None, database: Database = DATABASE, as_json: AsJson = False) -> None:
+def doctor(
+    agent: AgentName = None, database: Database = DATABASE, url: NoUrl = None, as_json: AsJson = False
+) -> None:
     """Say what is wrong here, and what to do.
 
     Looks at the database, its leases and clock, the environment, the provider and the agents. Changes nothing

@@ -15,10 +15,13 @@ from tenuto.cli.options import (
     Digest,
     InterruptId,
     SameDatabase,
+    SameUrl,
+    Url,
     Wait,
     json_arguments,
     not_blank,
 )
+from tenuto.cli.target import target_of
 
 commands = typer.Typer()
 inbox_app = typer.Typer(
@@ -29,12 +32,13 @@ commands.add_typer(inbox_app, name="inbox")
 
 
 @inbox_app.callback(invoke_without_command=True)
-def inbox(context: typer.Context, database: Database = DATABASE, as_json: AsJson = False) -> None:
-    context.obj = database
+def inbox(
+    context: typer.Context, database: Database = DATABASE, url: Url = None, as_json: AsJson = False
+) -> None:
     if context.invoked_subcommand is None:
         from tenuto.cli.look import inbox as list_inbox
 
-        asyncio.run(list_inbox(database, as_json))
+        asyncio.run(list_inbox(target_of(context), as_json))
     elif as_json:
         raise typer.BadParameter("goes with the list alone", param_hint="--json")
 
@@ -52,7 +56,7 @@ def _decide(context: typer.Context, verb: str, **decision: str) -> None:
         verb=verb,
         by=given["by"],
         decision=whole,
-        database=given["database"] or context.obj,
+        target=target_of(context),
         wait=given["wait"],
         agents=lambda: load_agents(named_agents(given["agent"])),
     )
@@ -67,6 +71,7 @@ def approve(
     digest: Digest = None,
     agent: AgentName = None,
     database: SameDatabase = None,
+    url: SameUrl = None,
     wait: Wait = True,
 ) -> None:
     """Let a call run, with exactly the arguments shown."""
@@ -82,6 +87,7 @@ def reject(
     digest: Digest = None,
     agent: AgentName = None,
     database: SameDatabase = None,
+    url: SameUrl = None,
     wait: Wait = True,
 ) -> None:
     """Do not let a call run; the model reads the comment."""
@@ -103,6 +109,7 @@ def edit(
     digest: Digest = None,
     agent: AgentName = None,
     database: SameDatabase = None,
+    url: SameUrl = None,
     wait: Wait = True,
 ) -> None:
     """Let a call run with other arguments. The agent is needed here, to check them."""
@@ -118,6 +125,7 @@ def answer(
     digest: Digest = None,
     agent: AgentName = None,
     database: SameDatabase = None,
+    url: SameUrl = None,
     wait: Wait = True,
 ) -> None:
     """Answer a question."""
@@ -140,6 +148,7 @@ def review(
     digest: Digest = None,
     agent: AgentName = None,
     database: SameDatabase = None,
+    url: SameUrl = None,
     wait: Wait = True,
 ) -> None:
     """Say what became of a call whose outcome is unknown. After did_not_happen it runs again."""

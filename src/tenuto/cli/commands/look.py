@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.options import DATABASE, AsJson, Database, id_or_beginning, one_status
+from tenuto.cli.options import DATABASE, AsJson, Database, Url, id_or_beginning, one_status
+from tenuto.cli.target import target_of
 
 commands = typer.Typer()
 
 
 @commands.command(epilog="Example: tenuto show 5b1e --after 12")
 def show(
+    context: typer.Context,
     thread: Annotated[
         str,
         typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
@@ -24,6 +26,7 @@ def show(
         bool, typer.Option("--follow", "-f", help="Go on as events come, until Ctrl-C.")
     ] = False,
     database: Database = DATABASE,
+    url: Url = None,
 ) -> None:
     """Show what happened in a thread.
 
@@ -33,11 +36,12 @@ def show(
 
     if as_json and follow:
         raise typer.BadParameter("an array has an end: use --json or --follow", param_hint="--json")
-    asyncio.run(show_thread(database, thread, after, as_json, follow))
+    asyncio.run(show_thread(target_of(context), thread, after, as_json, follow))
 
 
 @commands.command(epilog="Example: tenuto threads --status awaiting_approval")
 def threads(
+    context: typer.Context,
     status: Annotated[
         str | None,
         typer.Option(callback=one_status, help="Only these, such as running or awaiting_approval."),
@@ -48,15 +52,17 @@ def threads(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 20,
     as_json: AsJson = False,
     database: Database = DATABASE,
+    url: Url = None,
 ) -> None:
     """List threads, newest first."""
     from tenuto.cli.look import threads as list_threads
 
-    asyncio.run(list_threads(database, status, agent, limit, as_json))
+    asyncio.run(list_threads(target_of(context), status, agent, limit, as_json))
 
 
 @commands.command(epilog="Example: tenuto verify --all --heads > heads.txt")
 def verify(
+    context: typer.Context,
     thread: Annotated[
         str | None,
         typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
@@ -66,6 +72,7 @@ def verify(
         bool, typer.Option(help="Print thread, seq and hash of each head, to keep in another place.")
     ] = False,
     database: Database = DATABASE,
+    url: Url = None,
 ) -> None:
     """Check that logs are as they were written.
 
@@ -75,4 +82,4 @@ def verify(
 
     if (thread is None) is not every:
         raise typer.BadParameter("name a thread or say --all", param_hint="THREAD")
-    raise typer.Exit(asyncio.run(verify_threads(database, thread, heads)))
+    raise typer.Exit(asyncio.run(verify_threads(target_of(context), thread, heads)))

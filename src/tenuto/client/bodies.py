@@ -1,0 +1,200 @@
+"""What a server sends, as the rows, events and entries that a runtime would return.
+
+Fields that are not read here are passed over: a newer server may send more. Those that are read must be
+there; a server that leaves one out is of another version, and is said to be.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tenuto.errors import StoreError
+from tenuto.events import Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
+from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Told(msgspec.Struct):
+    """A problem, as far as it is one."""
+
+    type: str = ""
+    detail: str = ""
+    interrupt_id: str = ""
+    outcome: str | None = None
+    by: str = ""
+    at: str | None = None
+
+
+class Seen(msgspec.Struct):
+    """A thread's state in an answer, as far as the log does not say it better. `seq`: that of the event that
+    the request added.
+    """
+
+    id: ThreadId
+    head_seq: int
+    seq: int | None = None
+
+
+class Place(msgspec.Struct):
+    """Where an event stands; the event's own fields are beside these."""
+
+    seq: int
+    at: str
+
+
+class EventPage(msgspec.Struct):
+    events: list[msgspec.Raw]
+    next: int | None
+
+
+class ThreadBody(msgspec.Struct):
+    id: ThreadId
+    agent: str
+    status: ThreadStatus
+    head_seq: int
+    head_hash: str
+    created_at: str
+    updated_at: str
+    ready_at: str | None
+    lease_owner: str | None
+    metadata: dict[str, Any]
+
+
+class ThreadPage(msgspec.Struct):
+    threads: list[ThreadBody]
+    next: str | None
+
+
+class InterruptBody(msgspec.Struct):
+    id: InterruptId
+    thread_id: ThreadId
+    agent: str
+    kind: InterruptKind
+    call_id: str
+    name: str
+    arguments: msgspec.Raw
+    prompt: str
+    digest: str
+    options: tuple[str, ...]
+    raised_seq: int
+    raised_at: str
+    expires_at: str | None
+    outcome: Outcome | None
+    by: str
+    comment: str
+    resolved_at: str | None
+
+
+class InterruptPage(msgspec.Struct):
+    interrupts: list[InterruptBody]
+    next: str | None
+
+
+class StoredBody(msgspec.Struct):
+    """A line of an export. `body` is the stored text to the letter; it and `salt` are null once erased."""
+
+    seq: int
+    v: int
+    at: str
+    type: str
+    hash: str
+    body_hash: str
+    salt: str | None
+    body: msgspec.Raw
+
+
+def at_ms(text: str | None) -> int:
+    """RFC 3339 in milliseconds since the epoch; 0 for no time. Raises `StoreError`."""
+    if text is None:
+        return 0
+    try:
+        return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"the server sent a time that is none: {text[:60]!r}") from error
+
+
+def entry(raw: bytes | msgspec.Raw) -> Entry:
+    """An event as it is shown. Raises `Undecodable` for one of a newer version."""
+    place = msgspec.json.decode(raw, type=Place)
+    return Entry(place.seq, at_ms(place.at), decode(bytes(raw)))
+
+
+def entries(page: Iterable[msgspec.Raw]) -> list[Entry]:
+    """A page of them. Raises `Undecodable`, `StoreError`."""
+    try:
+        return [entry(raw) for raw in page]
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the server sent what is no event: {error}") from error
+
+
+def thread_row(body: ThreadBody) -> ThreadRow:
+    """A thread at a glance."""
+    return ThreadRow(
+        id=body.id,
+        agent=body.agent,
+        status=body.status,
+        head_seq=body.head_seq,
+        created_at_ms=at_ms(body.created_at),
+        updated_at_ms=at_ms(body.updated_at),
+        ready_at_ms=None if body.ready_at is None else at_ms(body.ready_at),
+        lease_owner=body.lease_owner,
+        metadata=body.metadata,
+        head_hash=body.head_hash,
+    )
+
+
+def interrupt_row(body: InterruptBody) -> InterruptRow:
+    """An interrupt; its arguments are the text that the server has, to the letter."""
+    arguments = bytes(body.arguments).decode()
+    return InterruptRow(
+        id=body.id,
+        thread_id=body.thread_id,
+        agent=body.agent,
+        kind=body.kind,
+        call_id=body.call_id,
+        name=body.name,
+        arguments="" if arguments == "null" else arguments,
+        prompt=body.prompt,
+        digest=body.digest,
+        options=body.options,
+        raised_seq=body.raised_seq,
+        raised_at_ms=at_ms(body.raised_at),
+        expires_at_ms=at_ms(body.expires_at),
+        outcome=body.outcome,
+        by=body.by,
+        comment=body.comment,
+        resolved_at_ms=None if body.resolved_at is None else at_ms(body.resolved_at),
+    )
+
+
+def stored_event(body: StoredBody) -> StoredEvent:
+    """An event as it lies in the server's database. Raises `StoreError`."""
+    text = bytes(body.body)
+    try:
+        return StoredEvent(
+            seq=body.seq,
+            version=body.v,
+            type=body.type,
+            at_ms=at_ms(body.at),
+            salt=None if body.salt is None else bytes.fromhex(body.salt),
+            body=None if text == b"null" else text,
+            body_hash=bytes.fromhex(body.body_hash),
+            hash=bytes.fromhex(body.hash),
+        )
+    except ValueError as error:
+        raise StoreError(f"the server sent a stored event that cannot be read: {error}") from error
+
+
+def stored_events(lines: bytes) -> list[StoredEvent]:
+    """The lines of an export. Raises `StoreError` for one that cannot be read."""
+    try:
+        return [stored_event(msgspec.json.decode(line, type=StoredBody)) for line in lines.splitlines()]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"the server sent a stored event that cannot be read: {error}") from error
+
+
+class WorkerList(msgspec.Struct):
+    workers: list[WorkerRow]
