@@ -1,6 +1,7 @@
 """Lists of threads, and a thread as it is stored."""
 
 import asyncio
+import hashlib
 import json
 from datetime import datetime
 
@@ -114,8 +115,9 @@ async def test_an_export_is_what_is_stored(place, monkeypatch):
     stored = await place.runtime.store.stored(state["id"])
     assert len(lines) == len(stored) == state["head_seq"] > 8
     for line, event in zip(lines, stored, strict=True):
-        assert list(line) == ["seq", "at", "type", "hash", "body"]
+        assert list(line) == ["seq", "v", "at", "type", "hash", "body_hash", "salt", "body"]
         assert (line["seq"], line["type"], line["hash"]) == (event.seq, event.type, event.hash.hex())
+        assert (line["v"], line["salt"]) == (event.version, event.salt.hex())
         assert line["body"] == json.loads(event.body)
     assert len({line["hash"] for line in lines}) == len(lines)
     shown = (await place.client.get(f"/v1/threads/{state['id']}/events")).json()["events"]
@@ -131,4 +133,31 @@ async def test_an_export_says_null_for_what_was_erased(place, monkeypatch):
 
     monkeypatch.setattr(place.runtime.store, "stored", erased)
     response = await place.client.get(f"/v1/threads/{state['id']}/export")
-    assert {json.loads(line)["body"] for line in response.text.splitlines()} == {None}
+    lines = [json.loads(line) for line in response.text.splitlines()]
+    assert {(line["body"], line["salt"]) for line in lines} == {(None, None)}
+
+
+async def test_a_part_of_an_export_begins_and_ends_where_it_was_asked_to(place, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_PAGE_ROWS", 4)
+    state = await started(place, "for ever")
+    path = f"/v1/threads/{state['id']}/export"
+    whole = (await place.client.get(path)).text.splitlines()
+    for after, limit in ((0, 3), (2, 4), (2, 9), (len(whole) - 1, 5), (len(whole), 5)):
+        part = await place.client.get(path, params={"after": after, "limit": limit})
+        assert part.text.splitlines() == whole[after : after + limit]
+    is_problem(await place.client.get(path, params={"limit": 0}), 422)
+
+
+async def test_an_export_has_what_a_check_of_its_chain_needs(place):
+    """By the formula of the design: the previous hash, the place, and SHA-256 of salt and body."""
+    state = await started(place, "refund")
+    previous = bytes(32)
+    for text in (await place.client.get(f"/v1/threads/{state['id']}/export")).text.splitlines():
+        line = json.loads(text)
+        body = text[text.index('"body":') + len('"body":') : -1].encode()
+        hashed = hashlib.sha256(bytes.fromhex(line["salt"]) + body).digest()
+        assert hashed.hex() == line["body_hash"]
+        at_ms = round(datetime.fromisoformat(line["at"]).timestamp() * 1000)
+        place_of_it = f"\n{state['id']}\n{line['seq']}\n{line['v']}\n{line['type']}\n{at_ms}\n".encode()
+        previous = hashlib.sha256(previous + place_of_it + hashed).digest()
+        assert previous.hex() == line["hash"]

@@ -44,12 +44,18 @@ class EventPage(msgspec.Struct):
 
 
 class StoredLine(msgspec.Struct):
-    """One line of an export. `hash`: that of the chain, in hexadecimal. `body`: null once erased."""
+    """One line of an export, with all that a check of the chain needs. `v`: version of the event's schema.
+    `hash`: that of the chain; `body_hash`: SHA-256 of salt and body, to the letter. Bytes are in hexadecimal.
+    `salt` and `body`: null once erased.
+    """
 
     seq: int
+    v: int
     at: str | None
     type: str
     hash: str
+    body_hash: str
+    salt: str | None
     body: msgspec.Raw | None
 
 
@@ -116,10 +122,15 @@ class Events:
             return Response(status_code=204)
         return Stream(self._streams, self._frames(thread_id, after, asked.rest), EVENT_STREAM, idle=b":\n\n")
 
-    async def export(self, thread_id: str) -> Response:
-        """The events as they are stored, one JSON object a line: seq, at, type, hash, body."""
-        first = await self._runtime.store.stored(ThreadId(thread_id), 0, limits.MAX_PAGE_ROWS)
-        return Stream(self._streams, self._lines(thread_id, first), JSON_LINES)
+    async def export(
+        self,
+        thread_id: str,
+        after: Annotated[int, Query(ge=0, le=MOST)] = 0,
+        limit: Annotated[int | None, Query(ge=1, le=MOST)] = None,
+    ) -> Response:
+        """The events with seq > after as they are stored, one JSON object a line; by default all of them."""
+        first = await self._runtime.stored(thread_id, after, limit or MOST)
+        return Stream(self._streams, self._lines(thread_id, first, limit or MOST), JSON_LINES)
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -140,11 +151,12 @@ class Events:
                 yield _frame(item)
         yield b'event: rested\ndata: {"seq":%d}\n\n' % after
 
-    async def _lines(self, thread_id: str, page: list[StoredEvent]) -> AsyncGenerator[bytes]:
+    async def _lines(self, thread_id: str, page: list[StoredEvent], left: int) -> AsyncGenerator[bytes]:
         while page:
             for event in page:
                 yield msgspec.json.encode(_stored(event)) + b"\n"
-            page = await self._runtime.store.stored(ThreadId(thread_id), page[-1].seq, limits.MAX_PAGE_ROWS)
+            left -= len(page)
+            page = await self._runtime.stored(thread_id, page[-1].seq, left) if left else []
 
 
 def _shown(entry: Entry) -> bytes:
@@ -164,8 +176,16 @@ def _frame(item: Entry | Replayed | Live) -> bytes:
 
 
 def _stored(event: StoredEvent) -> StoredLine:
-    body = None if event.body is None else msgspec.Raw(event.body)
-    return StoredLine(event.seq, iso(event.at_ms), event.type, event.hash.hex(), body)
+    return StoredLine(
+        seq=event.seq,
+        v=event.version,
+        at=iso(event.at_ms),
+        type=event.type,
+        hash=event.hash.hex(),
+        body_hash=event.body_hash.hex(),
+        salt=None if event.salt is None else event.salt.hex(),
+        body=None if event.body is None else msgspec.Raw(event.body),
+    )
 
 
 def add_places(schemas: dict[str, Any]) -> None:
