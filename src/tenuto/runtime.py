@@ -77,7 +77,7 @@ class Runtime:
         self.store: Store = open_store(database) if isinstance(database, str) else database
         self.hub = Hub(self.store)
         self.owner = f"w{os.getpid()}-{secrets.token_hex(3)}"
-        self._settings = settings
+        self.settings = settings
         self._model = model
         self._models: dict[str, Model] = {}
         self._forget: Callable[[], None] = lambda: None
@@ -105,7 +105,7 @@ class Runtime:
         for agent in self.agents.values():
             for tool in agent.tools:
                 tool.check()
-            if self._settings.worker:
+            if self.settings.worker:
                 self._model_of(agent)
         await self.store.open()
         self._forget = self.store.on_change(self.hub.changed)
@@ -119,7 +119,7 @@ class Runtime:
         """Let what runs come to rest (at once after an error), hand over the rest, close the database."""
         try:
             if self.agents:
-                await self.worker.stop(self._settings.grace_seconds if kind is None else 0.0)
+                await self.worker.stop(self.settings.grace_seconds if kind is None else 0.0)
             for model in self._models.values():
                 close = getattr(model, "aclose", None)
                 if close is not None:

@@ -10,16 +10,24 @@ from tenuto.errors import StoreError
 from tenuto.events import TYPES
 
 
-async def test_health_is_the_store_s(place, monkeypatch, caplog):
-    response = await place.client.get("/healthz")
+async def test_it_lives_and_is_ready_only_while_the_store_answers_and_it_does_not_stop(place, monkeypatch):
+    async def codes() -> list[int]:
+        return [(await place.client.get(path)).status_code for path in ("/healthz", "/readyz")]
+
+    response = await place.client.get("/readyz")
     assert (response.status_code, response.text) == (200, '{"status":"ok"}')
+    assert await codes() == [200, 200]
 
     async def broken(**filters):
         raise StoreError("disk image is malformed at /secret/place")
 
-    monkeypatch.setattr(place.runtime.store, "threads", broken)
-    response = await place.client.get("/healthz")
-    assert "secret" not in str(is_problem(response, 503))
+    with monkeypatch.context() as patch:
+        patch.setattr(place.runtime.store, "threads", broken)
+        assert await codes() == [200, 503]
+        assert "secret" not in str(is_problem(await place.client.get("/readyz"), 503))
+    assert await codes() == [200, 200]
+    place.stopping.set()
+    assert await codes() == [200, 503]
 
 
 @pytest.mark.parametrize(("failure", "status"), [(StoreError, 503), (RuntimeError, 500)])
@@ -42,6 +50,7 @@ async def test_the_description_names_what_there_is(place):
         "/api/agent/tasks",
         "/api/agent/approve",
         "/healthz",
+        "/readyz",
         "/v1/threads",
         "/v1/threads/{thread_id}",
         "/v1/threads/{thread_id}/events",

@@ -15,13 +15,13 @@ import httpx2
 import msgspec
 import pytest
 
-from tenuto import Agent, ConfigurationError
-from tenuto.server import serve
+from tenuto import Agent, ConfigurationError, Runtime
+from tenuto.server import serve, work
 from tenuto.testing import ScriptedProvider, call
 
 AGENT = """
 import asyncio, os, sys
-from tenuto import Agent, tool
+from tenuto import Agent, Runtime, Settings, tool
 from tenuto.server import serve
 
 @tool(effect="read")
@@ -40,13 +40,9 @@ async def rest_a_while(seconds: float) -> str:
     return "rested"
 
 ops = Agent("ops", tools=[get_order, refund_order, rest_a_while], max_steps=6)
-if "grace" in os.environ:
-    from tenuto import limits
-    limits.STOP_GRACE_SECONDS = float(os.environ["grace"])
-serve(
-    [ops], database="sqlite:///tenuto.db", host=sys.argv[1], port=0, agent=None,
-    ready=lambda url: print(url, flush=True),
-)
+settings = Settings(grace_seconds=float(os.environ.get("grace", 10)))
+runtime = Runtime([ops], "sqlite:///tenuto.db", settings=settings)
+serve(runtime, host=sys.argv[1], port=0, ready=lambda url: print(url, flush=True))
 """
 QUESTION, REFUND = "Where is order 17?", "Refund order 17, it arrived damaged."
 
@@ -183,17 +179,23 @@ async def test_a_name_and_ipv6_are_listened_to(tmp_path):
 def test_it_does_not_listen_where_strangers_could_connect(monkeypatch, tmp_path):
     monkeypatch.delenv("APPROVER_SECRET", raising=False)
     monkeypatch.setenv("SUBMIT_TOKEN", "token")
-    where = {"database": f"sqlite:///{tmp_path}/x.db", "port": 0}
+
+    def runtime(*agents):
+        return Runtime(agents, f"sqlite:///{tmp_path}/x.db")
+
+    ops = Agent("ops")
     with pytest.raises(ConfigurationError, match="Set APPROVER_SECRET, or listen on 127"):
-        serve([Agent("ops")], host="0.0.0.0", **where)
+        serve(runtime(ops), host="0.0.0.0", port=0)
     with pytest.raises(ConfigurationError, match="no agent"):
-        serve([], host="127.0.0.1", **where)
+        serve(runtime(), host="127.0.0.1", port=0)
+    with pytest.raises(ConfigurationError, match="no agent"):
+        work(runtime())
     with pytest.raises(ConfigurationError, match="no agent 'other' here; there are: ops"):
-        serve([Agent("ops")], host="127.0.0.1", agent="other", **where)
+        serve(runtime(ops), host="127.0.0.1", port=0, agent="other")
     with pytest.raises(ConfigurationError, match="there is no port 70000"):
-        serve([Agent("ops")], host="127.0.0.1", database=where["database"], port=70000)
+        serve(runtime(ops), host="127.0.0.1", port=70000)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1 port {port}: "):
-            serve([Agent("ops")], host="127.0.0.1", database=where["database"], port=port)
+            serve(runtime(ops), host="127.0.0.1", port=port)
     assert not (tmp_path / "x.db").exists()

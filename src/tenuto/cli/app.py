@@ -30,7 +30,7 @@ def start(
 
         print(f"tenuto {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand != "serve":
+    if context.invoked_subcommand not in ("serve", "worker"):
         from tenuto.cli.terminal import log_briefly
 
         log_briefly()

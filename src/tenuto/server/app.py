@@ -1,4 +1,4 @@
-"""The application: the contract, /v1, /healthz, and what holds for every request."""
+"""The application: the contract, /v1, the probes, and what holds for every request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -6,17 +6,16 @@ from typing import Any
 
 import msgspec
 from fastapi import FastAPI
-from starlette.responses import Response
 from starlette.routing import Route
 
-from tenuto import limits
-from tenuto.errors import StoreError, UnknownAgent
+from tenuto.errors import UnknownAgent
 from tenuto.runtime import Runtime
 from tenuto.server import v1
 from tenuto.server.access import Access
 from tenuto.server.contract import Contract
 from tenuto.server.events import add_places
-from tenuto.server.problems import add_handlers, encoded, logger, problem, unexpected
+from tenuto.server.probes import add_probes
+from tenuto.server.problems import add_handlers, logger, problem, unexpected
 from tenuto.server.waiting import Waiting
 
 Scope = MutableMapping[str, Any]
@@ -42,17 +41,16 @@ def create_app(runtime: Runtime, access: Access, *, agent: str) -> FastAPI:
     contract = Contract(runtime, access, waiting, agent)
     app.router.routes.append(_AnyMethod("/api/agent/{rest:path}", contract.serve))
 
-    @app.get("/healthz", response_model=None, responses={503: {"description": "The store does not answer"}})
-    async def healthz() -> Response:
-        """Does the server work, down to its store?"""
-        try:
-            async with asyncio.timeout(limits.HEALTH_SECONDS):
-                await runtime.threads(limit=1)
-        except (StoreError, TimeoutError):
-            logger.exception("the store does not answer")
-            return problem(503, "the store does not answer")
-        return encoded(200, {"status": "ok"})
+    add_probes(app, runtime, waiting.stopping)
+    add_handlers(app)
+    app.add_middleware(Guard, access=access)
+    return app
 
+
+def create_probes(runtime: Runtime, access: Access, stopping: asyncio.Event) -> FastAPI:
+    """What a worker without the API serves: only what an orchestrator asks it."""
+    app = FastAPI(title="Tenuto worker", openapi_url=None, redirect_slashes=False)
+    add_probes(app, runtime, stopping)
     add_handlers(app)
     app.add_middleware(Guard, access=access)
     return app

@@ -5,57 +5,76 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import uvicorn
 from fastapi import FastAPI
 
 from tenuto import limits
-from tenuto.agent import Agent
 from tenuto.errors import ConfigurationError
 from tenuto.runtime import Runtime
 from tenuto.server.access import Access
-from tenuto.server.app import create_app
+from tenuto.server.app import create_app, create_probes
 
 Ready = Callable[[str], None]
 
 
 def serve(
-    agents: Sequence[Agent],
-    *,
-    database: str,
-    host: str,
-    port: int,
-    agent: str | None = None,
-    ready: Ready | None = None,
+    runtime: Runtime, *, host: str, port: int, agent: str | None = None, ready: Ready | None = None
 ) -> None:
-    """Serve these agents until SIGTERM or SIGINT; blocks, and belongs to the process's main thread.
+    """Serve a runtime that is not open yet until SIGTERM or SIGINT; blocks, and belongs to the process's main
+    thread.
 
     `agent` (by default the first) gets the tasks that name none; `port` 0 takes a free one; `ready` is called
-    with the URL once requests are taken. The tokens come from the environment.
+    with the URL once requests are taken. The tokens come from the environment. Where the runtime's settings
+    have no worker, threads are advanced by workers elsewhere.
 
     A signal ends it gracefully: no new connections and threads are taken, what runs may come to rest within
-    STOP_GRACE_SECONDS and its requests are answered, the rest is handed over to whatever worker comes next,
-    and this returns. A second signal returns at once: KeyboardInterrupt; leases then free themselves.
+    the grace time of the settings and its requests are answered, the rest is handed over to whatever worker
+    comes next, and this returns. A second signal returns at once: KeyboardInterrupt; leases then free
+    themselves.
 
     Raises `ConfigurationError` without agents, for an address that cannot be had or may not be listened on,
     and whatever opening the runtime raises.
     """
-    if not agents:
+    if not runtime.agents:
         raise ConfigurationError("there is no agent to serve")
     access = Access.from_environment()
     access.check_host(host)
-    runtime = Runtime(agents, database)
-    app = create_app(runtime, access, agent=agent or agents[0].name)
+    app = create_app(runtime, access, agent=agent or next(iter(runtime.agents)))
     with _listen(host, port) as listener:
-        server = _Server(app, listener, host, ready)
-        try:
-            asyncio.run(_serve(runtime, server, app.state.waiting.stopping))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        _run(runtime, _Server(app, listener, host, ready), app.state.waiting.stopping)
 
 
-async def _serve(runtime: Runtime, server: "_Server", stopping: asyncio.Event) -> None:
+def work(
+    runtime: Runtime, *, host: str = "127.0.0.1", port: int | None = None, ready: Ready | None = None
+) -> None:
+    """Advance threads until SIGTERM or SIGINT, as `serve` does, without the API. With a `port`, /healthz and
+    /readyz answer there; `ready` is called with their URL, or "", once threads are taken.
+    """
+    if not runtime.agents:
+        raise ConfigurationError("there is no agent to work for")
+    stopping = asyncio.Event()
+    if port is None:
+        _run(runtime, None, stopping, ready)
+        return
+    with _listen(host, port) as listener:
+        app = create_probes(runtime, Access.from_environment(), stopping)
+        _run(runtime, _Server(app, listener, host, ready), stopping)
+
+
+def _run(
+    runtime: Runtime, server: "_Server | None", stopping: asyncio.Event, ready: Ready | None = None
+) -> None:
+    try:
+        asyncio.run(_until_signalled(runtime, server, stopping, ready))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _until_signalled(
+    runtime: Runtime, server: "_Server | None", stopping: asyncio.Event, ready: Ready | None
+) -> None:
     task = asyncio.current_task()
     assert task is not None
     stop = asyncio.Event()
@@ -70,12 +89,16 @@ async def _serve(runtime: Runtime, server: "_Server", stopping: asyncio.Event) -
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
     async with runtime, asyncio.TaskGroup() as group:
-        group.create_task(server.serve())
+        if server is not None:
+            group.create_task(server.serve())
+        elif ready is not None:
+            ready("")
         await stop.wait()
-        server.should_exit = True
         # The worker first: requests that wait are answered as their threads come to rest, and only those
         # of threads that are handed over hear that theirs still runs.
-        await runtime.worker.stop(limits.STOP_GRACE_SECONDS)
+        if server is not None:
+            server.should_exit = True
+        await runtime.worker.stop(runtime.settings.grace_seconds)
         stopping.set()
 
 

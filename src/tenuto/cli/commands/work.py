@@ -1,9 +1,9 @@
-"""Commands that let agents work: run, serve."""
+"""Commands that let agents work: run, serve, worker."""
 
 import asyncio
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ from tenuto.cli.options import (
     server_agent,
 )
 from tenuto.cli.target import target_of
+from tenuto.limits import STOP_GRACE_SECONDS, WORKER_CONCURRENCY
+
+if TYPE_CHECKING:
+    from tenuto.runtime import Runtime
 
 commands = typer.Typer()
 
@@ -80,31 +84,82 @@ def run(
     raise typer.Exit(asyncio.run(run_thread(target, agents, task)))
 
 
+_Agents = Annotated[
+    str | None, typer.Argument(metavar="MODULE:AGENT", callback=agent_names, help="As --agent.")
+]
+_Concurrency = Annotated[int, typer.Option(min=1, max=10_000, help="Threads that run here at a time.")]
+_Grace = Annotated[
+    float, typer.Option(min=0, help="Seconds that what runs has to come to rest after SIGTERM or Ctrl-C.")
+]
+
+
 @commands.command(epilog="Example: tenuto serve examples.orders.agent:agent --port 8000")
 def serve(
-    agents: Annotated[
-        str | None, typer.Argument(metavar="MODULE:AGENT", callback=agent_names, help="As --agent.")
-    ] = None,
+    agents: _Agents = None,
     agent: AgentName = None,
     host: Annotated[str, typer.Option(help="Beyond loopback only with tokens set.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Run threads here too, or leave them to workers.")
+    ] = True,
+    concurrency: _Concurrency = WORKER_CONCURRENCY,
+    grace: _Grace = STOP_GRACE_SECONDS,
     database: Database = DATABASE,
     url: NoUrl = None,
 ) -> None:
     """Serve agents over HTTP and run their threads.
 
-    The first agent answers at /api/agent.
+    The first agent answers at /api/agent. /healthz and /readyz are for orchestrators.
     """
-    from tenuto.cli.agents import check_models, load_agents, named_agents
-
-    names = named_agents(agents or agent)
-    if not names:
-        raise typer.BadParameter(AGENT_NEEDED, param_hint="MODULE:AGENT")
-    loaded = load_agents(names)
-    check_models(loaded)
     from tenuto.server import serve as serve_agents
 
-    def ready(url: str) -> None:
-        print(f"serving {', '.join(agent.name for agent in loaded)} on {url}", flush=True)
+    runtime = _runtime(agents or agent, database, (worker, concurrency, grace))
 
-    serve_agents(loaded, database=database, host=host, port=port, ready=ready)
+    def ready(url: str) -> None:
+        print(f"serving {', '.join(runtime.agents)} on {url}", flush=True)
+
+    serve_agents(runtime, host=host, port=port, ready=ready)
+
+
+@commands.command(epilog="Example: tenuto worker examples.orders.agent:agent --concurrency 50")
+def worker(
+    agents: _Agents = None,
+    agent: AgentName = None,
+    concurrency: _Concurrency = WORKER_CONCURRENCY,
+    grace: _Grace = STOP_GRACE_SECONDS,
+    host: Annotated[str, typer.Option(help="Where the probes listen.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Answer /healthz and /readyz there; else no port.")
+    ] = None,
+    database: Database = DATABASE,
+    url: NoUrl = None,
+) -> None:
+    """Run threads of these agents, without the HTTP API; any number of workers on one database.
+
+    SIGTERM or Ctrl-C: takes no more threads, lets what runs come to rest within the grace time, hands the
+    rest over. Nothing is lost by kill -9 either: another worker goes on when the lease ends.
+    """
+    from tenuto.server import work
+
+    runtime = _runtime(agents or agent, database, (True, concurrency, grace))
+
+    def ready(url: str) -> None:
+        probes = f", probes on {url}" if url else ""
+        print(f"worker {runtime.owner} runs {', '.join(runtime.agents)}{probes}", flush=True)
+
+    work(runtime, host=host, port=port, ready=ready)
+
+
+def _runtime(names: str | None, database: str, how: tuple[bool, int, float]) -> "Runtime":
+    """The runtime of a process that works, not opened yet. `how`: worker, concurrency, grace seconds."""
+    from tenuto.cli.agents import check_models, load_agents, named_agents
+    from tenuto.runtime import Runtime, Settings
+
+    if not (found := named_agents(names)):
+        raise typer.BadParameter(AGENT_NEEDED, param_hint="MODULE:AGENT")
+    loaded = load_agents(found)
+    works, concurrency, grace = how
+    if works:
+        check_models(loaded)
+    settings = Settings(worker=works, concurrency=concurrency, grace_seconds=grace)
+    return Runtime(loaded, database, settings=settings)
