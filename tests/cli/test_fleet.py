@@ -28,27 +28,26 @@ def worker(shell: Shell):
 
 
 def test_a_server_without_a_worker_leaves_threads_to_a_worker_elsewhere(shell: Shell, worker):
-    with shell.serving("--no-worker", APPROVER_SECRET="s3cret") as (_, url):
-        with httpx2.Client(base_url=url, timeout=SECONDS) as client:
-            made = client.post("/v1/threads", json={"message": "send hello"}).json()
-            assert client.get(f"/v1/threads/{made['id']}").json()["status"] == "running"
-            process, line = worker("--port", "0", "--concurrency", "5")
-            assert line.startswith(f"worker w{process.pid}-")
-            probes = line.rpartition(" ")[2].strip()
-            for path, code in (("/healthz", 200), ("/readyz", 200), ("/v1/threads", 404), ("/docs", 404)):
-                assert httpx2.get(probes + path).status_code == code, path
-            raised = _until(lambda: client.get("/v1/interrupts").json()["interrupts"])[0]
-            decided = client.post(
-                f"/v1/interrupts/{raised['id']}/resolve", json={"outcome": "approve"}, headers=TOKEN
+    serving = shell.serving("--no-worker", APPROVER_SECRET="s3cret")
+    with serving as (_, url), httpx2.Client(base_url=url, timeout=SECONDS) as client:
+        made = client.post("/v1/threads", json={"message": "send hello"}).json()
+        assert client.get(f"/v1/threads/{made['id']}").json()["status"] == "running"
+        process, line = worker("--port", "0", "--concurrency", "5")
+        assert line.startswith(f"worker w{process.pid}-")
+        probes = line.rpartition(" ")[2].strip()
+        for path, code in (("/healthz", 200), ("/readyz", 200), ("/v1/threads", 404), ("/docs", 404)):
+            assert httpx2.get(probes + path).status_code == code, path
+        raised = _until(lambda: client.get("/v1/interrupts").json()["interrupts"])[0]
+        decided = client.post(
+            f"/v1/interrupts/{raised['id']}/resolve", json={"outcome": "approve"}, headers=TOKEN
+        )
+        assert decided.status_code == 200, decided.text
+        state = _until(
+            lambda: (
+                (found := client.get(f"/v1/threads/{made['id']}").json())["status"] == "completed" and found
             )
-            assert decided.status_code == 200, decided.text
-            state = _until(
-                lambda: (
-                    (found := client.get(f"/v1/threads/{made['id']}").json())["status"] == "completed"
-                    and found
-                )
-            )
-            assert state["answer"] == "done: sent to ana"
+        )
+        assert state["answer"] == "done: sent to ana"
     assert shell.lines_sent() == ["ana: hello"]
 
 
