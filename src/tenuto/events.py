@@ -104,8 +104,10 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.arguments if self.arguments is not None else (self.raw or "{}")
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of the union, for isinstance; never stored itself."""
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="type"):
+    """The root of the union; never stored itself. `trace`: its span as a W3C traceparent, with tracing."""
+
+    trace: str = ""
 
 
 # -- thread ------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from tenuto.events import (
 )
 from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
+from tenuto.observe import Observe
 from tenuto.store import Store, open_store
 from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
 from tenuto.stream import Hub, Replayed
@@ -56,8 +57,8 @@ class Settings:
 class Runtime:
     """Use as `async with Runtime([agent], database="sqlite:///tenuto.db") as runtime:`.
 
-    `database` is a URL or a `Store`. `model` serves agents that name none. `TenutoError`s are raised as
-    documented at each verb; a `StoreError` may be raised by all.
+    `database` is a URL or a `Store`. `model` serves agents that name none. `observe` looks on.
+    `TenutoError`s are raised as documented at each verb; a `StoreError` may be raised by all.
     """
 
     def __init__(
@@ -68,15 +69,18 @@ class Runtime:
         model: Model | None = None,
         clock: Clock | None = None,
         settings: Settings = Settings(),
+        observe: Observe | None = None,
     ) -> None:
         self.agents: dict[str, Agent] = {}
         for agent in agents:
             if agent.name in self.agents:
                 raise ConfigurationError(f"two agents are called {agent.name!r}")
             self.agents[agent.name] = agent
-        self.store: Store = open_store(database) if isinstance(database, str) else database
-        self.hub = Hub(self.store)
+        store: Store = open_store(database) if isinstance(database, str) else database
         self.owner = f"w{os.getpid()}-{secrets.token_hex(3)}"
+        self.observe = observe
+        self.store = observe.store(store, self.owner) if observe else store
+        self.hub = Hub(self.store)
         self.settings = settings
         self._model = model
         self._models: dict[str, Model] = {}
@@ -87,9 +91,10 @@ class Runtime:
                 clock=clock or SystemClock(),
                 owner=self.owner,
                 model_of=self._model_of,
-                watch=self.hub.watch,
+                watch=observe.watch(self.hub.watch) if observe else self.hub.watch,
                 blobs={},
                 lease_seconds=settings.lease_seconds,
+                observe=observe,
             ),
             self.agents,
             self.hub,

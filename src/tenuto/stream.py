@@ -60,6 +60,11 @@ class Hub:
         self._followers: dict[ThreadId, set[_Follower]] = {}
         self._rests: dict[ThreadId, set[asyncio.Event]] = {}
 
+    @property
+    def followers(self) -> int:
+        """How many follow a thread here now."""
+        return sum(len(members) for members in self._followers.values())
+
     def changed(self, changes: list[Change]) -> None:
         """The store's change callback."""
         for change in changes:

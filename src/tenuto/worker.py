@@ -165,8 +165,8 @@ class Worker:
     async def _hold(self, holder: Holder) -> None:
         thread_id = holder.thread_id
         try:
-            await holder.load()
-            await advance(holder)
+            work = advance(holder)
+            await (seen.turn(thread_id, holder.agent, work) if (seen := self._around.observe) else work)
             self._failures.pop(thread_id, None)
         except asyncio.CancelledError:
             if holder.lost:

@@ -95,7 +95,8 @@ async def _run(holder: Holder, call: CallState) -> None:
     try:
         tool = _tool(holder, call)
         async with within:
-            value = await tool.run(call.arguments, _context(holder, call, stop))
+            work = tool.run(call.arguments, _context(holder, call, stop))
+            value = await (seen.tool(call, work) if (seen := holder.around.observe) else work)
     except asyncio.CancelledError:
         stop.set()
         task = asyncio.current_task()

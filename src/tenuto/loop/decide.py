@@ -40,7 +40,10 @@ async def decide(holder: Holder) -> None:
     try:
         model = holder.around.model_of(agent)
         emit = holder.around.watch(holder.thread_id)
-        reply = await holder.ask(model.reply(request, Speaker(emit) if agent.to_user else emit))
+        work = model.reply(request, Speaker(emit) if agent.to_user else emit)
+        reply = await holder.ask(
+            seen.model(model, request, work) if (seen := holder.around.observe) else work
+        )
     except (ModelError, ConfigurationError) as error:
         logger.warning("thread %s: the model could not be asked: %s", holder.thread_id, error)
         await holder.append(ModelFailed(state.step + 1, str(error), getattr(error, "attempts", 1)))

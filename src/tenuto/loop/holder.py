@@ -13,6 +13,7 @@ from tenuto.context import Rendering
 from tenuto.errors import AlreadyDecided, LeaseLost, ModelError, Stale, StoreError
 from tenuto.events import TERMINAL, CallId, Entry, Event, ThreadId
 from tenuto.messages import Live, Model
+from tenuto.observe import Observe
 from tenuto.steps import Local, Verdict
 from tenuto.store.base import Claim, Store, ThreadStatus
 from tenuto.thread import ThreadState, apply, fold
@@ -32,6 +33,7 @@ class Surroundings:
     watch: Callable[[ThreadId], Callable[[Live], None]]
     blobs: dict[str, str]
     lease_seconds: float = limits.LEASE_SECONDS
+    observe: Observe | None = None
 
 
 class Holder:

@@ -11,11 +11,12 @@ from tenuto.steps import AskPerson, CallModel, Finish, RunCalls, Settle, StopCal
 
 
 async def advance(holder: Holder) -> None:
-    """Advance a loaded thread until it waits for something that is not in this process, then release it.
+    """Load a thread and advance it until it waits for something that is not in this process, then release it.
 
     Raises `LeaseLost` when another worker took over and `StoreError` when the store stays down; whatever was
     not recorded by then is in doubt or done again by the next holder, as the rules say.
     """
+    await holder.load()
     await _adopt(holder)
     while not holder.released:
         await holder.absorb()

@@ -14,6 +14,7 @@ from tenuto.server import v1
 from tenuto.server.access import Access
 from tenuto.server.contract import Contract
 from tenuto.server.events import add_places
+from tenuto.server.observed import add_observed
 from tenuto.server.probes import add_probes
 from tenuto.server.problems import add_handlers, logger, problem, unexpected
 from tenuto.server.waiting import Waiting
@@ -44,6 +45,7 @@ def create_app(runtime: Runtime, access: Access, *, agent: str) -> FastAPI:
     add_probes(app, runtime, waiting.stopping)
     add_handlers(app)
     app.add_middleware(Guard, access=access)
+    add_observed(app, runtime, access)
     return app
 
 
@@ -53,6 +55,7 @@ def create_probes(runtime: Runtime, access: Access, stopping: asyncio.Event) -> 
     add_probes(app, runtime, stopping)
     add_handlers(app)
     app.add_middleware(Guard, access=access)
+    add_observed(app, runtime, access)
     return app
 
 

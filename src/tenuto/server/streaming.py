@@ -13,6 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tenuto import limits
+from tenuto.observe import Observe
 from tenuto.server.problems import problem
 from tenuto.server.waiting import gone
 
@@ -22,9 +23,16 @@ logger = logging.getLogger("tenuto.server")
 class Streams:
     """The streams of one application. `stopping` set: those that have no end of their own end now."""
 
-    def __init__(self, stopping: asyncio.Event) -> None:
+    def __init__(self, stopping: asyncio.Event, observe: Observe | None = None) -> None:
         self.stopping = stopping
         self.open = 0
+        self._observe = observe
+
+    def drop(self) -> None:
+        """One is broken off because its reader takes nothing."""
+        logger.info("a stream is broken off: its reader takes nothing")
+        if self._observe is not None and self._observe.metrics is not None:
+            self._observe.metrics.streams_dropped.inc()
 
 
 class Stream(StreamingResponse):
@@ -78,8 +86,12 @@ class Stream(StreamingResponse):
                 await asyncio.wait(leavers, timeout=limits.STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done():
                 error = writing.exception() if writing.done() else TimeoutError()
+                if isinstance(error, TimeoutError):
+                    self._streams.drop()
+                elif error is not None:
+                    logger.error("a stream broke off", exc_info=error)
                 if error is not None:
-                    await _break_off(receive, leaving, error)
+                    await _break_off(receive, leaving)
         finally:
             for task in tasks:
                 task.cancel()
@@ -123,16 +135,12 @@ async def _put(send: Send, body: bytes, more: bool = True) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _break_off(receive: Receive, leaving: asyncio.Task[bool], error: BaseException) -> None:
+async def _break_off(receive: Receive, leaving: asyncio.Task[bool]) -> None:
     """Close the connection at once, with the body not ended and whatever its reader did not take.
 
     ASGI has no word for it. Uvicorn's transport is found behind its `receive`; another server will see an
     answer that was not ended, and close the connection as it can.
     """
-    if isinstance(error, TimeoutError):
-        logger.info("a stream is broken off: its reader takes nothing")
-    else:
-        logger.error("a stream broke off", exc_info=error)
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     if isinstance(transport, asyncio.WriteTransport):
         transport.abort()

@@ -42,7 +42,7 @@ class V1:
         self._post("/threads", threads.start_thread, NewThread, reads, 201)
         self._get("/threads", threads.list_threads, ThreadPage, reads)
         self._get("/threads/{thread_id}", threads.get_thread, Thread, reads)
-        events = Events(runtime, Streams(waiting.stopping))
+        events = Events(runtime, Streams(waiting.stopping, runtime.observe))
         self._get("/threads/{thread_id}/events", events.events, EventPage, reads)
         self._get("/threads/{thread_id}/export", events.export, StoredLine, reads)
         self._post("/threads/{thread_id}/messages", threads.send_message, NewMessage, reads)

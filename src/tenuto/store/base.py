@@ -245,6 +245,9 @@ class Store(Protocol):
         `pending` None: decided ones too.
         """
 
+    async def waiting(self) -> dict[str, tuple[int, int]]:
+        """How many wait, since when (ms): pending interrupts by kind, "runnable" threads without a lease."""
+
     async def put_blobs(self, blobs: dict[str, bytes]) -> None:
         """Keep bodies under their SHA-256 hex digest. Idempotent."""
 

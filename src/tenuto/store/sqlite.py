@@ -247,6 +247,9 @@ class SQLiteStore:
             rows = self._fetch(SQL.interrupts_pending, parameters[:3])
         return [to_interrupt(row) for row in rows]
 
+    async def waiting(self) -> dict[str, tuple[int, int]]:
+        return {row[0]: row[1:] for row in self._fetch(SQL.waiting, (self.now_ms(),)) if row[1]}
+
     async def blob(self, digest: str) -> bytes:
         rows = self._fetch(SQL.blob, (digest,))
         if not rows:

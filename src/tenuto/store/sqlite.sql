@@ -67,6 +67,11 @@ WHERE thread = (SELECT num FROM threads WHERE id = ?6)
       AND (?5 IS NULL OR (outcome IS NULL) = ?5)
 ORDER BY num LIMIT ?3;
 
+-- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now.
+SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROUP BY kind
+UNION ALL
+SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= ?1 AND lease_until <= ?1;
+
 -- claimable: Ready threads of one agent that no live lease holds, longest ready first.
 SELECT ready_at, num, id, agent, epoch, head_seq FROM threads
 WHERE agent = ? AND ready_at <= ? AND lease_until <= ?

@@ -108,12 +108,7 @@ class Transaction:
         return self._grow(thread_id, new, rows, key, external=True)
 
     def append(
-        self,
-        thread_id: ThreadId,
-        rows: list[Encoded],
-        key: bytes,
-        epoch: int | None,
-        head_seq: int | None,
+        self, thread_id: ThreadId, rows: list[Encoded], key: bytes, epoch: int | None, head_seq: int | None
     ) -> Appended:
         head = self._head(thread_id, key)
         if head is None:

@@ -153,6 +153,7 @@ def worker(
 def _runtime(names: str | None, database: str, how: tuple[bool, int, float]) -> "Runtime":
     """The runtime of a process that works, not opened yet. `how`: worker, concurrency, grace seconds."""
     from tenuto.cli.agents import check_models, load_agents, named_agents
+    from tenuto.observe import Observe
     from tenuto.runtime import Runtime, Settings
 
     if not (found := named_agents(names)):
@@ -162,4 +163,4 @@ def _runtime(names: str | None, database: str, how: tuple[bool, int, float]) -> 
     if works:
         check_models(loaded)
     settings = Settings(worker=works, concurrency=concurrency, grace_seconds=grace)
-    return Runtime(loaded, database, settings=settings)
+    return Runtime(loaded, database, settings=settings, observe=Observe(metrics=True))

@@ -151,6 +151,26 @@ class LeaseContract:
 
     # -- the rest ----------------------------------------------------------------------------------------
 
+    async def test_what_waits_is_counted_with_its_age(self, store: Store, clock: FakeClock) -> None:
+        assert await store.waiting() == {}
+        first, begun = await started(store, "t1", "a"), clock.at_ms
+        assert await store.waiting() == {"runnable": (1, begun)}
+        claim = await waiting(store, first, "i1", release=False)
+        assert await store.waiting() == {"approval": (1, begun)}
+        clock.advance(1)
+        second = await started(store, "t2", "b")
+        await waiting(store, second, "i2", "i3")
+        await started(store, "t3", "b")
+        assert await store.waiting() == {"approval": (3, begun), "runnable": (1, clock.at_ms)}
+        # A thread whose holder is gone is nobody's; one that sleeps is not due.
+        clock.advance(20)
+        assert await store.waiting() == {"approval": (3, begun), "runnable": (2, begun)}
+        await store.renew("worker-1", [claim], **LEASE)
+        await store.release(claim, seen_seq=3, wake_at_ms=clock.at_ms + 5_000, status="sleeping")
+        assert (await store.waiting())["runnable"] == (1, begun + 1_000)
+        await store.resolve(approved("i2"), append_id="a")
+        assert await store.waiting() == {"approval": (2, begun), "runnable": (2, begun + 1_000)}
+
     async def test_blobs(self, store: Store) -> None:
         bodies = [b"", b"\0\xff", b"prompt"]
         blobs = {hashlib.sha256(body).hexdigest(): body for body in bodies}

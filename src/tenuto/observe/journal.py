@@ -1,0 +1,70 @@
+"""What is said of facts in the log of the process: who, what, how long; never what was said.
+
+Threads that start and end, pauses and decisions at INFO, failures at WARNING, each reply and call at DEBUG.
+"""
+
+import logging
+
+from tenuto.events import (
+    CallFinished,
+    CancelRequested,
+    Event,
+    InterruptRaised,
+    InterruptResolved,
+    LimitsExtended,
+    ModelReplied,
+    ThreadCancelled,
+    ThreadCompleted,
+    ThreadFailed,
+    ThreadHalted,
+    ThreadId,
+    ThreadStarted,
+)
+from tenuto.observe.hold import Hold
+from tenuto.store.base import InterruptRow
+
+logger = logging.getLogger("tenuto.events")
+
+
+def recorded(
+    event: Event, thread_id: ThreadId, agent: str, hold: Hold | None, row: InterruptRow | None
+) -> None:
+    """One line about an event that was appended; `row` is that of a decided interrupt."""
+    if not logger.isEnabledFor(logging.WARNING):
+        return
+    level, message = logging.INFO, ""
+    fields: dict[str, object] = {}
+    match event:
+        case ThreadStarted(by=by):
+            message, fields = "thread started", {"by": by}
+        case ThreadCompleted():
+            message = "thread completed"
+        case ThreadFailed(error=error):
+            level, message = logging.WARNING, f"thread failed: {error}"
+        case ThreadHalted(limit=limit):
+            message = f"thread halted: the limit of {limit} is reached"
+        case ThreadCancelled(by=by):
+            message, fields = "thread cancelled", {"by": by}
+        case CancelRequested(by=by):
+            message, fields = "cancel requested", {"by": by}
+        case LimitsExtended(by=by):
+            message, fields = "limits extended", {"by": by}
+        case InterruptRaised(id=id, kind=kind, name=name):
+            message = f"{kind} raised" + (f" for {name}" if name else "")
+            fields = {"interrupt": id, "call": event.call_id}
+        case InterruptResolved(id=id, outcome=outcome, by=by):
+            message = f"{row.kind if row else 'interrupt'} {outcome}" + (f" by {by}" if by else "")
+            fields = {"interrupt": id, "outcome": outcome, "by": by, "channel": event.channel}
+            fields |= {"call": row.call_id, "thread": row.thread_id, "agent": row.agent} if row else {}
+        case ModelReplied(duration_ms=duration_ms):
+            level, message = logging.DEBUG, f"model replied with {len(event.calls)} calls"
+            fields = {"duration_ms": duration_ms, "model": event.model, "finish": event.finish}
+        case CallFinished(ok=ok, duration_ms=duration_ms):
+            level = logging.DEBUG if ok else logging.INFO
+            name = hold.tool(event.call_id)[0] if hold is not None else ""
+            message = f"call of {name} {'succeeded' if ok else 'failed'}"
+            fields = {"call": event.call_id, "duration_ms": duration_ms, "by": event.by}
+        case _:
+            return
+    known: dict[str, object] = {"thread": thread_id, "agent": agent} | fields
+    logger.log(level, message, extra={name: value for name, value in known.items() if value})

@@ -1,0 +1,164 @@
+"""Around the store: whatever becomes a fact passes here, and so does every refusal."""
+
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenuto import limits
+from tenuto.errors import AlreadyDecided, Conflict, LeaseLost, Stale, StoreError
+from tenuto.events import Entry, Event, InterruptResolved, ThreadId, ThreadStarted
+from tenuto.observe import journal
+from tenuto.observe.hold import Hold, holding
+from tenuto.store.base import Appended, Claim, Store, ThreadStatus
+
+if TYPE_CHECKING:
+    from tenuto.observe.observing import Observe
+
+logger = logging.getLogger("tenuto.observe")
+T = TypeVar("T")
+_REASONS: dict[type[Conflict], str] = {
+    LeaseLost: "lease_lost",
+    Stale: "stale",
+    AlreadyDecided: "already_decided",
+}
+# The first outcome of a start that came twice is older than the second request, by more than clocks differ.
+_OLD_MS = 1_000
+
+
+class WatchedStore:
+    """A `Store` that hands everything on, to and from the one that it is put around.
+
+    It adds one thing: `trace` of the events that a later span will want to point back at.
+    """
+
+    def __init__(self, store: Store, observe: "Observe") -> None:
+        self._store = store
+        self._held = observe.held
+        self._metrics = observe.metrics
+        self._traces = observe.traces
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def create(self, thread_id: ThreadId, events: Sequence[Event], *, append_id: str) -> Appended:
+        events = self._from_outside(events)
+        asked_at_ms = self._store.now_ms()
+        done = await self._timed(self._store.create(thread_id, events, append_id=append_id))
+        if done.at_ms + _OLD_MS >= asked_at_ms:
+            await self._recorded(thread_id, None, events)
+        return done
+
+    async def append(
+        self,
+        thread_id: ThreadId,
+        events: Sequence[Event],
+        *,
+        append_id: str,
+        epoch: int | None = None,
+        head_seq: int | None = None,
+    ) -> Appended:
+        hold = holding.get() if epoch is not None else None
+        if hold is not None and hold.thread_id != thread_id:
+            hold = None
+        if hold is None:
+            events = self._from_outside(events) if epoch is None else events
+        elif hold.trace is not None:
+            events = hold.trace.stamp(events)
+        done = await self._timed(
+            self._store.append(thread_id, events, append_id=append_id, epoch=epoch, head_seq=head_seq)
+        )
+        await self._recorded(thread_id, hold, events)
+        if hold is not None:
+            for seq, event in enumerate(events, done.first_seq):
+                hold.see(seq, event)
+        return done
+
+    async def resolve(
+        self, event: InterruptResolved, *, append_id: str, digest: str | None = None
+    ) -> tuple[ThreadId, Appended]:
+        (marked,) = self._from_outside((event,))
+        assert isinstance(marked, InterruptResolved)
+        asked_at_ms = self._store.now_ms()
+        try:
+            thread_id, done = await self._timed(
+                self._store.resolve(marked, append_id=append_id, digest=digest)
+            )
+        except AlreadyDecided as refusal:
+            # Late: what was written instead is that it expired.
+            if refusal.outcome == "expired" and (refusal.at_ms or 0) >= asked_at_ms:
+                expiry = InterruptResolved(event.id, "expired")
+                await self._recorded(ThreadId(""), None, (expiry,))
+            raise
+        await self._recorded(thread_id, None, (marked,))
+        return thread_id, done
+
+    async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
+        entries = await self._store.read(thread_id, after, limit)
+        hold = holding.get()
+        if hold is not None and hold.thread_id == thread_id:
+            for entry in entries:
+                hold.see(entry.seq, entry.event)
+        return entries
+
+    async def release(
+        self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus
+    ) -> bool:
+        released = await self._store.release(claim, seen_seq=seen_seq, wake_at_ms=wake_at_ms, status=status)
+        hold = holding.get()
+        if released and hold is not None and hold.trace is not None and hold.thread_id == claim.thread_id:
+            hold.trace.rested(status)
+        return released
+
+    async def renew(
+        self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
+    ) -> dict[ThreadId, int]:
+        heads = await self._store.renew(owner, claims, lease_seconds=lease_seconds)
+        if self._metrics is not None:
+            # One that was given back meanwhile is not lost.
+            missing = {claim.thread_id for claim in claims}.difference(heads)
+            self._metrics.leases_lost.inc(len(missing.intersection(self._held)))
+        return heads
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _from_outside(self, events: Sequence[Event]) -> Sequence[Event]:
+        return self._traces.from_outside(events) if self._traces is not None else events
+
+    async def _timed(self, work: Awaitable[T]) -> T:
+        started = time.perf_counter()
+        try:
+            done = await work
+        except Conflict as refusal:
+            if self._metrics is not None:
+                self._metrics.refusals.labels(_REASONS.get(type(refusal), "exists")).inc()
+            raise
+        except StoreError:
+            if self._metrics is not None:
+                self._metrics.append_failures.inc()
+            raise
+        seconds = time.perf_counter() - started
+        if self._metrics is not None:
+            self._metrics.append_seconds.observe(seconds)
+        if seconds > limits.SLOW_APPEND_SECONDS:
+            logger.warning("an append took %.1f s", seconds, extra={"seconds": round(seconds, 3)})
+        return done
+
+    async def _recorded(self, thread_id: ThreadId, hold: Hold | None, events: Sequence[Event]) -> None:
+        """Count and tell what has become a fact."""
+        agent = hold.agent.name if hold is not None else ""
+        try:
+            for event in events:
+                row = None
+                if hold is not None:
+                    hold.learn(event)
+                if isinstance(event, InterruptResolved):
+                    row = await self._store.interrupt(event.id)
+                elif isinstance(event, ThreadStarted):
+                    agent = event.agent
+                if self._metrics is not None:
+                    self._metrics.recorded(event, agent, hold, row)
+                journal.recorded(event, thread_id, agent, hold, row)
+        except Exception:
+            # It is a fact whatever becomes of the telling.
+            logger.exception("what was appended could not be counted")

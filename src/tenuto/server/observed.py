@@ -1,0 +1,92 @@
+"""What the server shows of itself: GET /metrics, and who asked for what, for those who look on.
+
+Only there when the runtime has an `Observe`. Reading metrics takes what reading threads takes.
+"""
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tenuto.observe import Observe
+from tenuto.runtime import Runtime
+from tenuto.server.access import Access
+from tenuto.server.problems import PROBLEMS, Problem
+
+if TYPE_CHECKING:
+    from tenuto.observe.metrics import Metrics
+
+_CONTRACT = ("/api/agent/tasks", "/api/agent/approve")
+
+
+def add_observed(app: FastAPI, runtime: Runtime, access: Access) -> None:
+    """GET /metrics and what has to stand around every request, as far as the runtime is looked on."""
+    if runtime.observe is not None:
+        app.add_middleware(Observed, observe=runtime.observe)
+        if runtime.observe.metrics is not None:
+            _add_metrics(app, runtime, runtime.observe.metrics, access)
+
+
+def _add_metrics(app: FastAPI, runtime: Runtime, metrics: "Metrics", access: Access) -> None:
+    metrics.subscribers.set_function(lambda: runtime.hub.followers)
+
+    async def get_metrics(request: Request) -> Response:
+        """Prometheus metrics, as text or as OpenMetrics."""
+        if not access.may_submit(request.headers.raw):
+            raise Problem(401, "a bearer token is needed here", WWW_Authenticate="Bearer")
+        body, content_type = await metrics.render(runtime.store, request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
+
+    text = {"schema": {"type": "string"}}
+    answers: dict[int | str, dict[str, Any]] = {
+        200: {"description": "The metrics", "content": {"text/plain": text}}
+    }
+    app.add_api_route(
+        "/metrics",
+        get_metrics,
+        methods=["GET"],
+        response_class=Response,
+        response_model=None,
+        responses=PROBLEMS | answers,
+    )
+
+
+class Observed:
+    """Around every request: counts its answer, and lets a turn that it begins point back at its caller."""
+
+    def __init__(self, app: ASGIApp, observe: Observe) -> None:
+        self._app = app
+        self._metrics = observe.metrics
+        self._traces = observe.traces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        caller: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._traces is not None:
+            given = [value for name, value in scope["headers"] if name == b"traceparent"]
+            caller = self._traces.called_from(given[0].decode("latin-1") if len(given) == 1 else "")
+        try:
+            with caller:
+                await self._app(scope, receive, watched)
+        finally:
+            if self._metrics is not None and status:
+                self._metrics.request(scope["method"], _template(scope), status)
+
+
+def _template(scope: Scope) -> str:
+    """The path of the route that took the request, with its parameters' names."""
+    if scope["path"] in _CONTRACT:
+        return str(scope["path"])
+    return str(getattr(scope.get("route"), "path", ""))
