@@ -1,5 +1,6 @@
 """The command line as a user has it: real processes, and a real terminal where somebody is asked."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,6 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import desk
+
+from tenuto import Runtime
+from tenuto.events import Entry, ThreadId
+from tenuto.store.base import InterruptRow
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
@@ -87,6 +93,37 @@ class Shell:
     def events(self, thread: str, type_name: str = "") -> list[dict[str, Any]]:
         events = self.json("show", thread, "--json")
         return [entry for entry in events if type_name in ("", entry["type"])]
+
+    def started(self, message: str) -> str:
+        """The id of a new thread of `desk`, run in the test's own process until it rests: quicker."""
+
+        async def run() -> str:
+            async with Runtime([desk.agent], f"sqlite:///{self.database}") as runtime:
+                thread = await runtime.start("desk", message, by="ana")
+                await runtime.wait(thread)
+                return thread
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SENT", str(self.sent))
+            return asyncio.run(run())
+
+    def log(self, thread: str) -> list[Entry]:
+        """Its events, read in the test's own process."""
+
+        async def read() -> list[Entry]:
+            async with Runtime(database=f"sqlite:///{self.database}") as runtime:
+                return await runtime.events(thread)
+
+        return asyncio.run(read())
+
+    def waiting(self, message: str) -> InterruptRow:
+        """What a new thread of `desk` waits for, as `started`."""
+
+        async def read(thread: ThreadId) -> InterruptRow:
+            async with Runtime(database=f"sqlite:///{self.database}") as runtime:
+                return (await runtime.interrupts(thread_id=thread))[0]
+
+        return asyncio.run(read(ThreadId(self.started(message))))
 
     def lines_sent(self) -> list[str]:
         return self.sent.read_text(encoding="utf-8").splitlines() if self.sent.exists() else []

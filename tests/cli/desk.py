@@ -76,6 +76,7 @@ agent = Agent(
     tools=[send, slow, nasty, ask_person, wait_until],
     model=ScriptedModel(script),
 )
+short = Agent("short", tools=[slow], model=ScriptedModel(script), max_steps=1)
 other = Agent("other", tools=[send], model=ScriptedModel(script))
 agents = [agent, other]
 nothing = 17

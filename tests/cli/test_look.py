@@ -1,10 +1,16 @@
 """Commands that read: show, threads, verify."""
 
+import asyncio
+import json
 import re
 import signal
 import sqlite3
 
+from markdown_it import MarkdownIt
+from tests.cli import desk
+
 import tenuto
+from tenuto import Runtime
 
 
 def test_show_tells_the_whole_story(shell):
@@ -122,3 +128,38 @@ def test_verify_sees_a_missing_event(shell):
 
 def test_the_version_is_that_of_the_package(shell):
     assert shell("--version") == f"tenuto {tenuto.__version__}\n"
+
+
+def test_threads_are_found_by_metadata_and_page_by_page(shell):
+    async def several():
+        async with Runtime([desk.agent], f"sqlite:///{shell.database}") as runtime:
+            ids = []
+            for customer in ("17", "18", "17", "17"):
+                ids.append(await runtime.start("desk", "hello", metadata={"customer": customer, "to": "a=b"}))
+                await runtime.wait(ids[-1])
+            return ids
+
+    first, other, second, third = asyncio.run(several())
+    find = ("threads", "--json", "--metadata", "customer=17", "--limit", "2")
+    assert [row["id"] for row in shell.json(*find, "--metadata", "to=a=b")] == [third, second]
+    assert [row["id"] for row in shell.json(*find, "--before", second)] == [first]
+    assert shell.json(*find, "--metadata", "to=a") == []
+    output = shell("threads", "--limit", "3", "--status", "completed")
+    assert output.endswith(f"there may be more: --before {other}\n")
+    assert shell("threads", "--before", first) == "no more threads\n"
+
+
+def test_show_as_a_markdown_document(shell):
+    thread = shell.waiting("nasty").thread_id
+    shell("cancel", thread, "--reason", "no *stars*", "--no-wait")
+    output = shell("show", thread, "--format", "markdown")
+    assert output.startswith(f"# Thread {thread}\n\nAgent desk, running, 5 events.\n\n")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", output)
+    parsed = MarkdownIt().parse(output)
+    headings = [parsed[n + 1].content for n, token in enumerate(parsed) if token.type == "heading_open"]
+    assert headings == [f"Thread {thread}", "ana", "The agent"]
+    (fence,) = [token for token in parsed if token.type == "fence"]
+    assert json.loads(fence.content)["text"] == desk.NASTY  # escaped as JSON has it: nothing is lost
+    text = "".join(child.content for token in parsed for child in token.children or ())
+    assert "no *stars*" in text  # it is text there, not emphasis
+    assert shell("show", thread, "--format", "json") == shell("show", thread, "--json")

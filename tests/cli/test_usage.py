@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import ROOT, Shell
 
-COMMANDS = ["", "run", "serve", "worker", "show", "threads", "verify", "doctor", "crashtest", "demo", "inbox"]
+COMMANDS = ["", "run", "serve", "show", "threads", "verify", "doctor", "crashtest", "demo", "inbox"]
+COMMANDS += ["send", "cancel", "extend", "follow", "export"]
 COMMANDS += [f"inbox {verb}" for verb in ("approve", "reject", "edit", "answer", "review")]
 
 # A module that leaves a mark when it is imported.
@@ -53,16 +54,21 @@ def test_the_example_agent_is_loaded_only_when_usage_is_right(marking):
         ["serve", "--port", "70000"],
         ["serve", "--port", "x"],
         ["serve", "marking"],
-        ["serve", "--concurrency", "0"],
-        ["worker", "--port", "70000"],
-        ["worker", "--grace", "-1"],
-        ["worker", "marking"],
         ["show"],
         ["show", "xyz"],
         ["show", "ab", "--after", "-1"],
         ["show", "ab", "--json", "--follow"],
         ["threads", "--status", "nope"],
         ["threads", "--limit", "0"],
+        ["threads", "--metadata", "customer"],
+        ["threads", "--before", "xyz"],
+        ["show", "ab", "--format", "html"],
+        ["show", "ab", "--format", "markdown", "--json"],
+        ["follow", "ab", "--until", "dawn"],
+        ["send", "ab"],
+        ["send", "ab", " "],
+        ["extend", "ab", "--steps", "-1"],
+        ["export", "xyz"],
         ["verify"],
         ["verify", "ab", "--all"],
         ["inbox", "approve"],

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.commands import examine, inbox, look, work
+from tenuto.cli.commands import examine, inbox, look, tell, work
 
 app = typer.Typer(
     help="Tenuto runs agents durably: every fact is an event in a database that you own.",
@@ -14,7 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text: quick to print, and one line per error
 )
-for part in (work, inbox, look, examine):
+for part in (work, tell, inbox, look, examine):
     app.add_typer(part.commands)
 
 

@@ -70,7 +70,7 @@ def _approval(row: InterruptRow) -> Choice | None:
         case "a":
             return "approve", {}
         case "r":
-            comment = _line("Why (the model reads it; may be empty): ")
+            comment = read_line("Why (the model reads it; may be empty): ")
             return None if comment is None else ("reject", {"comment": comment})
         case "e":
             arguments = _edited(row.arguments)
@@ -80,7 +80,7 @@ def _approval(row: InterruptRow) -> Choice | None:
 
 
 def _question(row: InterruptRow) -> Choice | None:
-    answer = _line("Your answer (empty: later): ")
+    answer = read_line("Your answer (empty: later): ")
     return ("answer", {"answer": answer}) if answer and answer.strip() else None
 
 
@@ -89,12 +89,12 @@ def _review(row: InterruptRow) -> Choice | None:
         "Did it happen? [h]appened, did [n]ot happen (it will run again), [d]rop it, [l]ater? ", "hndl"
     ):
         case "h":
-            result = _line("Its result, for the model (may be empty): ")
+            result = read_line("Its result, for the model (may be empty): ")
             return None if result is None else ("happened", {"answer": result})
         case "n":
             return "did_not_happen", {}
         case "d":
-            comment = _line("A comment for the model (may be empty): ")
+            comment = read_line("A comment for the model (may be empty): ")
             return None if comment is None else ("drop", {"comment": comment})
         case _:
             return None
@@ -103,7 +103,7 @@ def _review(row: InterruptRow) -> Choice | None:
 def _edited(arguments: str) -> str | None:
     """New arguments as JSON text, from one line or from $EDITOR; None when nothing was changed."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-    typed = _line(f"New arguments as JSON (empty: {'open ' + safe(editor) if editor else 'back'}): ")
+    typed = read_line(f"New arguments as JSON (empty: {'open ' + safe(editor) if editor else 'back'}): ")
     if typed is None or typed.strip() or not editor:
         return (typed or "").strip() or None
     with tempfile.TemporaryDirectory(prefix="tenuto-") as place:
@@ -122,7 +122,7 @@ def _edited(arguments: str) -> str | None:
 def _key(prompt: str, keys: str) -> str:
     """One of these letters, or the last one at the end of input."""
     while True:
-        line = _line(prompt)
+        line = read_line(prompt)
         if line is None:
             return keys[-1]
         if line.strip() and line.strip()[0].lower() in keys:
@@ -134,8 +134,8 @@ def confirm(prompt: str) -> bool:
     return _key(prompt, "yn") == "y"
 
 
-def _line(prompt: str) -> str | None:
-    """A line from the terminal; None at the end of input."""
+def read_line(prompt: str) -> str | None:
+    """A line from the terminal; None at the end of input. Raises KeyboardInterrupt."""
     import readline  # noqa: F401 - gives input() its line editing
 
     # asyncio's own handler would only set a flag, and the read would go on.

@@ -9,11 +9,12 @@ from tenuto.cli.agents import check_models
 from tenuto.cli.find import AnyRuntime, find_interrupt, opened
 from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import console, moment, safe
+from tenuto.cli.tell import who_goes_on, worker_for
+from tenuto.cli.terminal import console, moment
 from tenuto.client import Client
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
 from tenuto.runtime import Runtime
-from tenuto.store.base import InterruptRow, WorkerRow, already_decided
+from tenuto.store.base import InterruptRow, already_decided
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ async def decide(order: Order) -> None:
         if isinstance(runtime, Client):
             await _resolve(runtime, row, order)
             return console().print(f"{row.id} decided; the server goes on with thread {row.thread_id}")
-        worker = await _worker(runtime, row)
+        worker = await worker_for(runtime, row.agent)
         if order.verb != "edit" and (worker or not order.wait):
             await _resolve(runtime, row, order)
-            return _say(row, worker, "")
+            return console().print(f"{row.id} decided; {who_goes_on(worker, row.thread_id)}")
     agents = order.agents()
     known = any(agent.name == row.agent for agent in agents)
     if order.verb == "edit" and not known:
@@ -57,13 +58,14 @@ async def decide(order: Order) -> None:
     async with opened(order.target, agents) as runtime:
         assert isinstance(runtime, Runtime)
         await _resolve(runtime, row, order)
-        worker = await _worker(runtime, row)
+        worker = await worker_for(runtime, row.agent)
         if worker or not order.wait or not known:
-            return _say(row, worker, "" if known else f"agent {row.agent!r} is not known here: ")
+            why = "" if known else f"agent {row.agent!r} is not known here: "
+            return console().print(f"{row.id} decided; {who_goes_on(worker, row.thread_id, why)}")
         head_seq = (await runtime.thread(row.thread_id)).head_seq
         out = console()
         out.print(f"{row.id} decided; this command runs thread {row.thread_id} until it rests", style="bold")
-        with telling_how_to_go_on(f"tenuto run --thread {row.thread_id}"):
+        with telling_how_to_go_on(f"tenuto run --thread {row.thread_id}{order.target.hint}"):
             after = await run_here(runtime, row.thread_id, head_seq, Screen(out))
         out.print(f"thread {after.id} is {after.status}", style="dim")
         return None
@@ -78,15 +80,3 @@ async def _resolve(runtime: AnyRuntime, row: InterruptRow, order: Order) -> None
 
 def _worded(error: AlreadyDecided) -> TenutoError:
     return AlreadyDecided(f"{error}, {moment(error.at_ms)}" if error.at_ms else str(error), **error.facts)
-
-
-async def _worker(runtime: Runtime, row: InterruptRow) -> WorkerRow | None:
-    return next((worker for worker in await runtime.workers() if row.agent in worker.agents), None)
-
-
-def _say(row: InterruptRow, worker: WorkerRow | None, why: str) -> None:
-    if worker is not None:
-        who = f"worker {safe(worker.owner)} (process {worker.pid}) goes on with thread {row.thread_id}"
-    else:
-        who = f"{safe(why)}thread {row.thread_id} goes on when a worker starts, such as: tenuto serve"
-    console().print(f"{row.id} decided; {who}")

@@ -3,12 +3,12 @@
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from tenuto.chain import ChainReport
 from tenuto.cli.find import AnyRuntime, all_events, all_interrupts, all_threads, find_thread, opened
+from tenuto.cli.lines import plain
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
+from tenuto.cli.transcript import Transcript
 from tenuto.cli.view import View
 from tenuto.client import Client
 from tenuto.errors import TenutoError
@@ -63,31 +63,37 @@ async def _unserved(runtime: AnyRuntime) -> str:
     return f"{count} ready and no worker takes them{doubt}. Start one: tenuto serve MODULE:AGENT"
 
 
-async def threads(target: Target, status: str | None, agent: str | None, limit: int, as_json: bool) -> None:
-    """The newest threads."""
-    filters: dict[str, Any] = {"status": status, "agent": agent, "limit": limit}
+async def threads(target: Target, filters: dict[str, Any], before: str | None, as_json: bool) -> None:
+    """The newest threads, or the newest of those that started before one."""
     async with opened(target) as runtime:
+        if before is not None:
+            last = await find_thread(runtime, before)
+            filters["before"] = last.created_at_ms, last.id
         rows = await runtime.threads(**filters)
     if as_json:
         return print_json(rows)
     if not rows:
-        return console().print("no threads")
+        return console().print("no more threads" if before else "no threads")
     table = _table("id", "agent", "status", "events", "started", "last event")
     for row in rows:
         times = moment(row.created_at_ms), moment(row.updated_at_ms)
         table.add_row(row.id, safe(row.agent), row.status, str(row.head_seq), *times)
-    return console().print(table, soft_wrap=False)
+    console().print(table, soft_wrap=False)
+    if len(rows) == filters["limit"]:
+        console().print(f"there may be more: --before {rows[-1].id}", style="dim")
+    return None
 
 
-async def show(target: Target, thread: str, after: int, as_json: bool, follow: bool) -> None:
+async def show(target: Target, thread: str, after: int, form: str, follow: bool) -> None:
     """A thread's events; `follow` goes on until it is interrupted."""
     async with opened(target) as runtime:
         row = await find_thread(runtime, thread)
-        if as_json:
-            return print_json([_plain(entry) async for entry in all_events(runtime, row.id, after)])
-        out, view = console(), View(brief=False)
+        if form == "json":
+            return print_json([plain(entry) async for entry in all_events(runtime, row.id, after)])
+        view: View | Transcript = Transcript() if form == "markdown" else View(brief=False)
+        out = console()
         if not after:
-            out.print(f"thread {row.id}, agent {safe(row.agent)}, {row.status}", style="bold")
+            out.print(view.head(row), style="bold" if form == "text" else None)
         async for entry in all_events(runtime, row.id):
             if entry.seq <= after:
                 view.learn(entry.event)
@@ -100,11 +106,6 @@ async def show(target: Target, thread: str, after: int, as_json: bool, follow: b
                 for line in view.entry(item) if isinstance(item, Entry) else ():
                     out.print(line)
         return None
-
-
-def _plain(entry: Entry) -> dict[str, Any]:
-    event = msgspec.to_builtins(entry.event)
-    return {"seq": entry.seq, "at_ms": entry.at_ms, "type": event.pop("type")} | {"event": event}
 
 
 async def verify(target: Target, thread: str | None, heads: bool) -> int:

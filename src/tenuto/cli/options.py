@@ -89,6 +89,13 @@ def one_status(name: str | None) -> str | None:
     return name
 
 
+def metadata_pairs(pairs: list[str] | None) -> list[str] | None:
+    for pair in pairs or ():
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise typer.BadParameter(f"{pair[:60]!r} is not NAME=VALUE")
+    return pairs
+
+
 def _by(name: str) -> str:
     from tenuto.cli.run import user
 
@@ -130,6 +137,10 @@ AgentName = Annotated[
         callback=agent_names,
         help="The agents to load; else agents in [tool.tenuto] of pyproject.toml.",
     ),
+]
+ThreadArgument = Annotated[
+    str,
+    typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 InterruptId = Annotated[

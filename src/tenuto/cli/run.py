@@ -12,6 +12,7 @@ from msgspec import structs
 from tenuto.agent import Agent
 from tenuto.cli.ask import ask
 from tenuto.cli.find import AnyRuntime, all_events, find_thread, opened
+from tenuto.cli.lines import summary
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, print_json, safe
 from tenuto.cli.view import View, asked
@@ -72,7 +73,7 @@ async def run(target: Target, agents: list[Agent], task: Task) -> int:
             await _converse(runtime, thread_id, after, screen)
         state = await runtime.state(thread_id)
         if task.as_json:
-            print_json(_summary(state))
+            print_json(summary(state))
         else:
             await _conclude(runtime, state, hint)
     if state.ended == "failed":
@@ -224,21 +225,6 @@ class Screen:
             self.out.file.write("\n")
             self.out.file.flush()
         self._streamed = ""
-
-
-def _summary(state: ThreadState) -> dict[str, object]:
-    """The final state for programs."""
-    return {
-        "thread": state.id,
-        "agent": state.agent,
-        "status": state.status,
-        "answer": state.answer,
-        "error": state.error,
-        "limit": state.limit,
-        "steps": state.step,
-        "head_seq": state.head_seq,
-        "interrupts": state.interrupts,
-    }
 
 
 async def _conclude(runtime: AnyRuntime, state: ThreadState, hint: str) -> None:

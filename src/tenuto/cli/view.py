@@ -25,6 +25,7 @@ from tenuto.events import (
     ThreadHalted,
     ThreadStarted,
 )
+from tenuto.store.base import ThreadRow
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -39,6 +40,10 @@ class View:
     def __init__(self, *, brief: bool) -> None:
         self._limit = BRIEF_CHARACTERS if brief else None
         self._names: dict[str, str] = {}
+
+    def head(self, row: ThreadRow) -> str:
+        """What is said before all events."""
+        return f"thread {row.id}, agent {safe(row.agent)}, {row.status}"
 
     def learn(self, event: AnyEvent) -> None:
         """Remember what later events refer to."""

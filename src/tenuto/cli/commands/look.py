@@ -1,27 +1,37 @@
-"""Commands that look at threads: show, threads, verify."""
+"""Commands that look at threads: show, follow, threads, export, verify."""
 
 import asyncio
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
-from tenuto.cli.options import DATABASE, AsJson, Database, Url, id_or_beginning, one_status
+from tenuto.cli.options import (
+    DATABASE,
+    AsJson,
+    Database,
+    ThreadArgument,
+    Url,
+    id_or_beginning,
+    metadata_pairs,
+    one_status,
+)
 from tenuto.cli.target import target_of
 
 commands = typer.Typer()
+After = Annotated[int, typer.Option(min=0, max=1 << 40, metavar="SEQ", help="Only events with a higher seq.")]
 
 
 @commands.command(epilog="Example: tenuto show 5b1e --after 12")
 def show(
     context: typer.Context,
-    thread: Annotated[
-        str,
-        typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
-    ],
-    after: Annotated[
-        int, typer.Option(min=0, max=1 << 40, metavar="SEQ", help="Only events with a higher seq.")
-    ] = 0,
-    as_json: AsJson = False,
+    thread: ThreadArgument,
+    after: After = 0,
+    form: Annotated[
+        Literal["text", "markdown", "json"],
+        typer.Option("--format", help="markdown is a document of it; json is for programs."),
+    ] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as events come, until Ctrl-C.")
     ] = False,
@@ -34,12 +44,59 @@ def show(
     """
     from tenuto.cli.look import show as show_thread
 
-    if as_json and follow:
-        raise typer.BadParameter("an array has an end: use --json or --follow", param_hint="--json")
-    asyncio.run(show_thread(target_of(context), thread, after, as_json, follow))
+    if as_json and form == "markdown":
+        raise typer.BadParameter("is another format than --format markdown", param_hint="--json")
+    form = "json" if as_json else form
+    if form == "json" and follow:
+        raise typer.BadParameter("an array has an end: see tenuto follow --jsonl", param_hint="--follow")
+    asyncio.run(show_thread(target_of(context), thread, after, form, follow))
 
 
-@commands.command(epilog="Example: tenuto threads --status awaiting_approval")
+@commands.command(epilog="Example: tenuto follow 5b1e --after 12 --jsonl")
+def follow(
+    context: typer.Context,
+    thread: ThreadArgument,
+    after: After = 0,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="One JSON object a line: events, deltas, the boundary.")
+    ] = False,
+    until: Annotated[
+        Literal["rest"] | None, typer.Option(help="End when the thread ends or waits for somebody.")
+    ] = None,
+    database: Database = DATABASE,
+    url: Url = None,
+) -> None:
+    """Show what happened in a thread, and what happens from there on.
+
+    Ctrl-C leaves it running and says after which event to go on.
+    """
+    from tenuto.cli.follow import follow as follow_thread
+
+    asyncio.run(follow_thread(target_of(context), thread, after, jsonl, until == "rest"))
+
+
+@commands.command(epilog="Example: tenuto export 5b1e -o thread.jsonl")
+def export(
+    context: typer.Context,
+    thread: ThreadArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write there; else to standard output."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    database: Database = DATABASE,
+    url: Url = None,
+) -> None:
+    """Write a thread's events as they are stored, one JSON object a line.
+
+    With salts and hashes, so that the chain can be checked without the database.
+    """
+    from tenuto.cli.export import export as export_thread
+
+    asyncio.run(export_thread(target_of(context), thread, output, force))
+
+
+@commands.command(epilog="Example: tenuto threads --status awaiting_approval --metadata customer=17")
 def threads(
     context: typer.Context,
     status: Annotated[
@@ -49,7 +106,15 @@ def threads(
     agent: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only threads of the agent of this name.")
     ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(callback=metadata_pairs, metavar="NAME=VALUE", help="Only with this; may be repeated."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 20,
+    before: Annotated[
+        str | None,
+        typer.Option(callback=id_or_beginning, metavar="ID", help="Only those that started before this one."),
+    ] = None,
     as_json: AsJson = False,
     database: Database = DATABASE,
     url: Url = None,
@@ -57,7 +122,10 @@ def threads(
     """List threads, newest first."""
     from tenuto.cli.look import threads as list_threads
 
-    asyncio.run(list_threads(target_of(context), status, agent, limit, as_json))
+    filters: dict[str, Any] = {"status": status, "agent": agent, "limit": limit}
+    if metadata:
+        filters["metadata"] = {name: value for name, _, value in (pair.partition("=") for pair in metadata)}
+    asyncio.run(list_threads(target_of(context), filters, before, as_json))
 
 
 @commands.command(epilog="Example: tenuto verify --all --heads > heads.txt")

@@ -1,0 +1,107 @@
+"""`tenuto follow`: what happened in a thread, and from there on what happens."""
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from tenuto.cli.find import AnyRuntime, all_events, find_thread, opened
+from tenuto.cli.lines import summary, write, write_item
+from tenuto.cli.region import Region
+from tenuto.cli.target import Target
+from tenuto.cli.terminal import complain, console, safe
+from tenuto.cli.view import View
+from tenuto.errors import InvalidInput
+from tenuto.events import Entry
+from tenuto.messages import AttemptFailed, Live, TextDelta, ToolProgress
+from tenuto.store.base import ThreadRow
+from tenuto.stream import Replayed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+async def follow(target: Target, thread: str, after: int, jsonl: bool, rest: bool) -> None:
+    """Replay, then live, until it is interrupted, or with `rest` until the thread rests.
+
+    Raises `InvalidInput` for a place that the thread has not reached.
+    """
+    async with opened(target) as runtime:
+        row = await find_thread(runtime, thread)
+        if after > row.head_seq:
+            raise InvalidInput(f"there is no event {after}; the last of thread {row.id} is {row.head_seq}")
+        seq = after
+        told = None if jsonl else await _told(runtime, row, after)
+        try:
+            async with contextlib.aclosing(runtime.follow(row.id, after, rest=rest)) as items:
+                async for item in items:
+                    if told is None:
+                        write_item(item)
+                    else:
+                        told.show(item)
+                    seq = item.seq if isinstance(item, Entry) else seq
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            if told is not None:
+                told.close()
+            complain(f"left after event {seq}; go on with: tenuto follow {row.id} --after {seq}{target.hint}")
+            raise
+        if told is None:
+            write({"type": "rested", "seq": seq} | summary(await runtime.state(row.id)))
+        else:
+            told.close()
+            told.out.print(f"thread {row.id} is {(await runtime.thread(row.id)).status}", style="bold")
+
+
+async def _told(runtime: AnyRuntime, row: ThreadRow, after: int) -> "_Told":
+    told = _Told(console())
+    if not after:
+        told.out.print(told.view.head(row), style="bold")
+        return told
+    async for entry in all_events(runtime, row.id):
+        if entry.seq > after:
+            break
+        told.view.learn(entry.event)
+    return told
+
+
+class _Told:
+    """Events in full; what is only seen while it arrives is at the end of a terminal, and not in a pipe."""
+
+    def __init__(self, out: "Console") -> None:
+        self.out = out
+        self.view = View(brief=False)
+        self._region = Region(out) if out.is_terminal and not out.is_dumb_terminal else None
+        self._text = ""
+
+    def show(self, item: Entry | Replayed | Live) -> None:
+        match item:
+            case Entry():
+                self.close()
+                for line in self.view.entry(item):
+                    self.out.print(line)
+            case Replayed(seq):
+                self.close()
+                self.out.print(
+                    f"—— up to event {seq} this is the past; from here on it happens now", style="dim"
+                )
+            case TextDelta(text):
+                self._text += text
+                self._draw(self._text)
+            case ToolProgress(message=message):
+                self._draw(f"… {message}")
+            case AttemptFailed(error):
+                self._text = ""
+                self._draw(error)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Take back what an event has superseded."""
+        self._text = ""
+        if self._region is not None:
+            self._region.clear()
+
+    def _draw(self, text: str) -> None:
+        if self._region is not None:
+            from rich.text import Text
+
+            self._region.show(Text(safe(text), "dim"))
