@@ -8,12 +8,12 @@ import pytest
 
 from tenuto import Agent, Runtime, ThreadNotFound, tool
 from tenuto.events import Entry, MessageReceived, ThreadId, ThreadStarted
-from tenuto.limits import MAX_LIVE_BACKLOG, MAX_PAGE_ROWS
-from tenuto.messages import TextDelta
+from tenuto.limits import MAX_LIVE_BACKLOG, MAX_LIVE_BACKLOG_BYTES, MAX_PAGE_ROWS, MAX_TAIL_EVENTS
+from tenuto.messages import AttemptFailed, TextDelta
 from tenuto.models.scripted import ScriptedModel, call
 from tenuto.store import open_store
 from tenuto.store.base import Store
-from tenuto.stream import Hub, Replayed
+from tenuto.stream import Follower, Hub, Replayed
 
 THREAD = ThreadId("5e9a1d5e-0000-4000-8000-000000000000")
 
@@ -53,7 +53,7 @@ async def test_replay_then_the_boundary_then_live(hub: Hub, store: Store) -> Non
     (third,) = await _take(follower, 1)
     assert (third.seq, third.event) == (3, MessageReceived("two"))
     await follower.aclose()
-    assert not hub._followers
+    assert not hub._followed
     assert not hub._rests
 
 
@@ -99,8 +99,8 @@ async def test_a_slow_follower_loses_deltas_but_no_event_and_holds_little(hub: H
         for _ in range(2 * MAX_LIVE_BACKLOG):
             emit(TextDelta("x"))
         await _say(store, f"message {number}")
-    (queue,) = hub._followers[THREAD]
-    assert len(queue.items) <= MAX_LIVE_BACKLOG
+    (queue,) = hub._followed[THREAD].followers
+    assert len(queue._items) <= MAX_LIVE_BACKLOG
     got: list[int] = []
     async for item in follower:
         if isinstance(item, Entry):
@@ -139,8 +139,134 @@ async def test_there_is_nothing_to_follow_of_an_unknown_thread(hub: Hub) -> None
         await anext(hub.follow(ThreadId("nobody")))
     with pytest.raises(ThreadNotFound):
         await hub.wait(ThreadId("nobody"))
-    assert not hub._followers
+    assert not hub._followed
     assert not hub._rests
+
+
+def _counting(store: Store, verb: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arguments of each call of this verb from now on."""
+    calls: list[Any] = []
+    original = getattr(store, verb)
+
+    async def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        await asyncio.sleep(0)  # as a store that has to wait for its answer
+        return await original(*arguments)
+
+    monkeypatch.setattr(store, verb, counted)
+    return calls
+
+
+async def _live(hub: Hub, count: int, **more: Any) -> list[Follower]:
+    followers = [hub.follower(THREAD, 2, **more) for _ in range(count)]
+    for follower in followers:
+        assert [told.item for told in await follower.take()] == [Replayed(2)]
+    return followers
+
+
+async def test_all_who_are_live_are_told_the_same_object_which_is_read_once(
+    hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followers = await _live(hub, 10)
+    reads = _counting(store, "read", monkeypatch)
+    for seq in range(3, 3 + 2 * MAX_TAIL_EVENTS):
+        hub.watch(THREAD)(TextDelta(f"of {seq}"))
+        await _say(store, str(seq))
+        told = await asyncio.gather(*(follower.take() for follower in followers))
+        assert [one.seq for one in told[0]] == [0, seq]
+        for others in told[1:]:
+            assert len(others) == 2
+            assert all(mine is theirs for mine, theirs in zip(others, told[0], strict=True))
+    assert len(reads) == 2 * MAX_TAIL_EVENTS
+    for follower in followers:
+        follower.close()
+        follower.close()
+    assert not hub._followed
+
+
+async def test_who_is_far_behind_reads_alone_and_disturbs_nobody(
+    hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, slow, *_ = await _live(hub, 2)
+    last = 2 + 3 * MAX_TAIL_EVENTS
+    for seq in range(3, last + 1):
+        await _say(store, str(seq))
+        assert [told.seq for told in await quick.take()] == [seq]
+    reads = _counting(store, "read", monkeypatch)
+    seqs: list[int] = []
+    while not seqs or seqs[-1] < last:
+        seqs += [told.seq for told in await slow.take(most=4)]
+        if last < 2 + 4 * MAX_TAIL_EVENTS:
+            last += 1
+            await _say(store, str(last))
+            assert [told.seq for told in await quick.take()] == [last]
+    assert seqs == list(range(3, last + 1))
+    # The quick one reads what is new, and the slow one what nobody else wants any more.
+    assert {after for _, after, _ in reads if after >= 2 + 3 * MAX_TAIL_EVENTS} == set(
+        range(2 + 3 * MAX_TAIL_EVENTS, last)
+    )
+    assert len(reads) == len(set(reads))
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_what_a_slow_follower_is_told_of_a_reply_is_its_beginning(
+    hub: Hub, store: Store, large: bool
+) -> None:
+    (follower,) = await _live(hub, 1)
+    emit = hub.watch(THREAD)
+    emit(TextDelta("the beginning"))
+    assert [told.item for told in await follower.take()] == [TextDelta("the beginning")]
+    for _ in range(5 if large else MAX_LIVE_BACKLOG + 5):
+        emit(TextDelta("x" * (MAX_LIVE_BACKLOG_BYTES // 3 if large else 1)))
+    assert follower._held <= MAX_LIVE_BACKLOG_BYTES
+    emit(TextDelta("the end"))
+    emit(AttemptFailed("cut", 0.0))
+    emit(TextDelta("once more"))
+    told = [told.item for told in await follower.take()]
+    assert told == [AttemptFailed("cut", 0.0), TextDelta("once more")]
+    for _ in range(MAX_LIVE_BACKLOG + 5):
+        emit(TextDelta("x"))
+    await _say(store, "three")
+    emit(TextDelta("of what comes"))
+    told = [told.seq or told.item for told in await follower.take()]
+    assert told == [3, TextDelta("of what comes")]
+    assert follower._held == 0
+    follower.close()
+
+
+async def test_whether_it_rests_is_asked_once_for_all(
+    hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followers = await _live(hub, 10, rest=True)  # a thread that was never claimed still runs
+    looks = _counting(store, "thread", monkeypatch)
+    waiting = [asyncio.create_task(follower.take()) for follower in followers]
+    await asyncio.sleep(0)
+    hub.rested(THREAD)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(looks) == 1
+    for follower in followers:
+        follower.end()
+    assert await asyncio.gather(*waiting) == [[]] * 10
+    assert not any(follower.rested for follower in followers)
+    assert await followers[0].take() == []
+    for follower in followers:
+        follower.close()
+    assert not hub._followed
+
+
+async def test_who_waits_can_be_let_go(hub: Hub, store: Store) -> None:
+    (follower,) = await _live(hub, 1)
+    follower.nudge()
+    assert await follower.take() == []
+    waiting = asyncio.create_task(follower.take())
+    await asyncio.sleep(0)
+    follower.nudge()
+    assert await waiting == []
+    assert not follower.ended
+    await _say(store, "three")
+    assert [told.seq for told in await follower.take()] == [3]
+    follower.close()
 
 
 async def test_following_to_the_rest_ends_when_the_thread_waits_for_somebody() -> None:

@@ -110,7 +110,7 @@ async def until(condition):
 
 
 def nobody_follows(place):
-    return not place.runtime.hub._followers and not place.runtime.hub._rests
+    return not place.runtime.hub._followed and not place.runtime.hub._rests
 
 
 # -- what is told ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ async def test_deltas_are_superseded_by_their_event(serving):
     async with serving(model=talker) as place:
         thread_id = (await place.client.post("/v1/threads", json={"message": "go"})).json()["id"]
         listening = asyncio.create_task(follow(place, thread_id))
-        await until(lambda: place.runtime.hub._followers)
+        await until(lambda: place.runtime.hub.followers)
         talker.gate.set()
         told = await listening
         assert logged(told) == await pages(place, thread_id)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import random
 import signal
 import socket
@@ -16,7 +15,6 @@ from tests.server.test_v1 import is_problem, started
 
 from tenuto import limits
 from tenuto.errors import StoreError
-from tenuto.server.streaming import Stream
 
 
 async def cut_and_come_back(place, thread_id, rng):
@@ -74,8 +72,7 @@ async def test_many_who_follow_one_thread_are_told_the_same(serving):
             base_url=place.url, timeout=30, limits=httpx2.Limits(max_connections=50)
         ) as place.client:
             listening = [asyncio.create_task(follow(place, thread_id)) for _ in range(50)]
-            followers = place.runtime.hub._followers
-            await until(lambda: len(followers.get(thread_id, ())) == 50)
+            await until(lambda: place.runtime.hub.followers == 50)
             talker.gate.set()
             told = await asyncio.gather(*listening)
             whole = await pages(place, thread_id)
@@ -130,10 +127,10 @@ async def test_a_client_that_leaves_leaves_no_follower(place):
     before = asyncio.all_tasks()
     path = f"/v1/threads/{thread_id}/events"
     clients = [connected(place, path, **SSE) for _ in range(5)]
-    await until(lambda: len(place.runtime.hub._followers.get(thread_id, ())) == 5)
+    await until(lambda: place.runtime.hub.followers == 5)
     for client in clients[:3]:
         client.close()
-    await until(lambda: len(place.runtime.hub._followers[thread_id]) == 2)
+    await until(lambda: place.runtime.hub.followers == 2)
     # One ends with a reset, as a process that was killed can.
     clients[3].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     clients[3].close()
@@ -150,15 +147,15 @@ async def test_a_reader_that_is_stuck_slows_nobody_is_dropped_and_can_resume(ser
     async with serving(model=talker) as place:
         thread_id = await place.runtime.start("ops", "go")
         client = connected(place, f"/v1/threads/{thread_id}/events", **SSE)
-        await until(lambda: place.runtime.hub._followers)
+        await until(lambda: place.runtime.hub.followers)
         talker.gate.set()
         state = await place.runtime.wait(thread_id, 30)
         assert state.answer == talker.said(5)
-        assert place.runtime.hub._followers  # nobody waited until the reader was dropped
-        held = [len(b"".join(it._waiting)) for it in gc.get_objects() if type(it) is Stream and it._waiting]
-        # Of 24 MB of deltas and replies: what fits, and the frame that was one too many.
-        assert all(size < limits.MAX_STREAM_BUFFER_BYTES + len(talker.said(5)) + 1_000 for size in held)
-        assert len(held) == 1
+        assert place.runtime.hub.followers  # nobody waited until the reader was dropped
+        # Of 24 MB of deltas and replies: what the connection buffers, and a bounded backlog.
+        (follower,) = place.runtime.hub._followed[thread_id].followers
+        assert follower._held == sum(size for _, size in follower._items) <= limits.MAX_LIVE_BACKLOG_BYTES
+        assert len(follower._items) <= 2
         await until(lambda: nobody_follows(place))
         body, whole = await received(client)
         assert not whole
@@ -225,8 +222,9 @@ async def test_what_cannot_be_read_breaks_the_stream_off(place, monkeypatch, cap
         await until(lambda: nobody_follows(place))
 
 
-def writing():
-    return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "Stream._write"]
+def streams():
+    """Each has a task that hears that its client is gone."""
+    return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "gone"]
 
 
 async def test_the_stop_ends_what_is_read_and_breaks_off_what_is_not(serving):
@@ -241,9 +239,9 @@ async def test_the_stop_ends_what_is_read_and_breaks_off_what_is_not(serving):
             async for data in response.aiter_bytes():  # raises when the body is not ended
                 told += parser.feed(data)
                 if told and told[-1][0] == "replayed":
-                    assert len(place.runtime.hub._followers[thread_id]) == 2
+                    assert place.runtime.hub.followers == 2
                     place.stopping.set()
-        await until(lambda: len(writing()) == 1)  # the export
+        await until(lambda: len(streams()) == 1)  # the export
         assert logged(told) == await pages(place, thread_id)
         assert told[-1][0] == "replayed"  # it did not rest: it was stopped
         _, whole = await received(stuck)

@@ -12,8 +12,6 @@ Only events of the log have ids. So a client that comes back with its `Last-Even
 and in order, wherever its connection broke. Deltas are of threads that run in this server, and can be missed.
 """
 
-import contextlib
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -22,12 +20,11 @@ from starlette.responses import Response
 
 from tenuto import limits
 from tenuto.events import TYPES, AnyEvent, Entry, ThreadId, encode
-from tenuto.messages import Live
 from tenuto.runtime import Runtime
 from tenuto.server.problems import Problem, iso
 from tenuto.server.streaming import Stream, Streams
 from tenuto.store.base import StoredEvent
-from tenuto.stream import Replayed
+from tenuto.stream import Follower, Replayed, Told
 
 MOST = 2**53
 EVENT_STREAM = "text/event-stream"
@@ -120,7 +117,8 @@ class Events:
             raise Problem(400, f"there is no event {after}; the last of this thread is {row.head_seq}")
         if asked.rest and asked.last == row.head_seq and row.status != "running":
             return Response(status_code=204)
-        return Stream(self._streams, self._frames(thread_id, after, asked.rest), EVENT_STREAM, idle=b":\n\n")
+        follower = self._runtime.hub.follower(ThreadId(thread_id), after, asked.rest)
+        return Stream(self._streams, _Frames(follower), EVENT_STREAM, idle=b":\n\n")
 
     async def export(
         self,
@@ -129,8 +127,9 @@ class Events:
         limit: Annotated[int | None, Query(ge=1, le=MOST)] = None,
     ) -> Response:
         """The events with seq > after as they are stored, one JSON object a line; by default all of them."""
-        first = await self._runtime.stored(thread_id, after, limit or MOST)
-        return Stream(self._streams, self._lines(thread_id, first, limit or MOST), JSON_LINES)
+        lines = _Lines(self._runtime, thread_id, after, limit or MOST)
+        await lines.read()
+        return Stream(self._streams, lines, JSON_LINES)
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -142,21 +141,78 @@ class Events:
         body = b'{"events":[%s],"next":%s}' % (events, b"%d" % last if more else b"null")
         return Response(body, media_type="application/json")
 
-    async def _frames(self, thread_id: str, after: int, rest: bool) -> AsyncGenerator[bytes]:
-        yield b"retry: %d\n\n" % limits.STREAM_RETRY_MS
-        async with contextlib.aclosing(self._runtime.follow(thread_id, after, rest=rest)) as items:
-            async for item in items:
-                if isinstance(item, Entry):
-                    after = item.seq
-                yield _frame(item)
-        yield b'event: rested\ndata: {"seq":%d}\n\n' % after
 
-    async def _lines(self, thread_id: str, page: list[StoredEvent], left: int) -> AsyncGenerator[bytes]:
-        while page:
-            for event in page:
-                yield msgspec.json.encode(_stored(event)) + b"\n"
-            left -= len(page)
-            page = await self._runtime.stored(thread_id, page[-1].seq, left) if left else []
+class _Frames:
+    """A `Source` of what a follower is told, as server-sent events."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._head = b"retry: %d\n\n" % limits.STREAM_RETRY_MS
+        self._most = limits.FIRST_PAGE_EVENTS
+        self.nudge, self.end, self.close = follower.nudge, follower.end, follower.close
+
+    @property
+    def ended(self) -> bool:
+        return self._follower.ended
+
+    async def take(self) -> bytes:
+        if self._follower.ended:
+            return b""
+        told = await self._follower.take(self._most)
+        piece = b"".join([one.frame or _framed(one) for one in told])
+        if told and told[-1].seq:
+            self._most = _next_page(len(told), len(piece))
+        if self._head:
+            piece, self._head = self._head + piece, b""
+        if self._follower.rested:
+            piece += b'event: rested\ndata: {"seq":%d}\n\n' % self._follower.after
+        return piece
+
+
+class _Lines:
+    """A `Source` of a thread's events as they are stored."""
+
+    def __init__(self, runtime: Runtime, thread_id: str, after: int, left: int) -> None:
+        self._runtime = runtime
+        self._thread_id = thread_id
+        self._after = after
+        self._left = left
+        self._page: list[StoredEvent] = []
+        self._most = limits.FIRST_PAGE_EVENTS
+        self.ended = False
+
+    async def read(self) -> None:
+        """The next page. Raises `ThreadNotFound`."""
+        most = min(self._most, self._left)
+        self._page = await self._runtime.stored(self._thread_id, self._after, most) if most else []
+
+    async def take(self) -> bytes:
+        if not self._page:
+            await self.read()
+        page, self._page = self._page, []
+        if not page:
+            self.ended = True
+            return b""
+        piece = b"".join([_ENCODER.encode(_stored(event)) + b"\n" for event in page])
+        self._left -= len(page)
+        self._after, self._most = page[-1].seq, _next_page(len(page), len(piece))
+        return piece
+
+    def nudge(self) -> None:
+        """It never waits for anything to happen."""
+
+    end = close = nudge
+
+
+def _next_page(count: int, size: int) -> int:
+    """How many events to read next, so that they are about as much as is written at a time. Guessed from the
+    page before, and never many more than it had: the next events may be large.
+    """
+    fit = count * limits.MAX_STREAM_BUFFER_BYTES // max(size, 1)
+    return max(min(fit, 2 * count, limits.MAX_FOLLOW_PAGE_EVENTS), 1)
+
+
+_ENCODER = msgspec.json.Encoder()
 
 
 def _shown(entry: Entry) -> bytes:
@@ -164,15 +220,18 @@ def _shown(entry: Entry) -> bytes:
     return b'{"seq":%d,"at":"%s",' % (entry.seq, str(iso(entry.at_ms)).encode()) + encode(entry.event)[1:]
 
 
-def _frame(item: Entry | Replayed | Live) -> bytes:
-    """JSON has its line feeds escaped: each datum is one line."""
+def _framed(told: Told) -> bytes:
+    """Made once for all who are told it. JSON has its line feeds escaped: each datum is one line."""
+    item = told.item
     if isinstance(item, Entry):
         name = str(item.event.__struct_config__.tag).encode()
-        return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, name, _shown(item))
-    if isinstance(item, Replayed):
-        return b'event: replayed\ndata: {"seq":%d}\n\n' % item.seq
-    name = str(item.__struct_config__.tag).encode()
-    return b"event: %s\ndata: %s\n\n" % (name, msgspec.json.encode(item))
+        told.frame = b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, name, _shown(item))
+    elif isinstance(item, Replayed):
+        told.frame = b'event: replayed\ndata: {"seq":%d}\n\n' % item.seq
+    else:
+        name = str(item.__struct_config__.tag).encode()
+        told.frame = b"event: %s\ndata: %s\n\n" % (name, _ENCODER.encode(item))
+    return told.frame
 
 
 def _stored(event: StoredEvent) -> StoredLine:

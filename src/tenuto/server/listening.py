@@ -15,6 +15,7 @@ from tenuto.errors import ConfigurationError
 from tenuto.runtime import Runtime
 from tenuto.server.access import Access
 from tenuto.server.app import create_app, create_probes
+from tenuto.server.files import make_room_for_connections, room_for_connections
 
 Ready = Callable[[str], None]
 
@@ -41,6 +42,7 @@ def serve(
         raise ConfigurationError("there is no agent to serve")
     access = Access.from_environment()
     access.check_host(host)
+    make_room_for_connections()
     app = create_app(runtime, access, agent=agent or next(iter(runtime.agents)))
     with _listen(host, port) as listener:
         _run(runtime, _Server(app, listener, host, ready), app.state.waiting.stopping)
@@ -115,8 +117,8 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=limits.MAX_HTTP_CONNECTIONS,
-                backlog=limits.MAX_HTTP_CONNECTIONS,
+                limit_concurrency=room_for_connections(),
+                backlog=limits.LISTEN_BACKLOG,
                 timeout_graceful_shutdown=round(2 * limits.STOP_GRACE_SECONDS),
             )
         )
@@ -142,8 +144,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"there is no port {port}; use 0 to 65535, 0 for any that is free")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(
-            (host.strip("[]"), port), family=family, backlog=limits.MAX_HTTP_CONNECTIONS
-        )
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=limits.LISTEN_BACKLOG)
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {host} port {port}: {error}") from error
