@@ -1,6 +1,6 @@
 """What a durable step costs, beside raw SQLite doing the least that could be called durable.
 
-    ./dev bench [--quick] [--repeat N] [--flow]
+    ./dev bench [--quick] [--repeat N] [--flow | --streams]
 
 A step is one model reply (about 100 bytes) and one tool result (about 500 bytes). The model and the tool are
 functions in the process, so that what is measured is Tenuto and its database; since such a read ends at once,
@@ -34,6 +34,9 @@ def main() -> None:
     parser.add_argument(
         "--flow", action="store_true", help="only the task tree and the splitter, beside agere"
     )
+    parser.add_argument(
+        "--streams", action="store_true", help="only the event streams: 1,000 subscribers of a server"
+    )
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=100, help=argparse.SUPPRESS)
@@ -42,11 +45,19 @@ def main() -> None:
         print(json.dumps(CASES[options.case](options.threads, options.steps)))
         return
     repeat = 1 if options.quick else options.repeat
+    if options.streams:
+        _also("streams.py", quick=options.quick)
+        return
     if not options.flow:
         _report(repeat, quick=options.quick)
-    flow = HERE.with_name("flow.py")
-    if flow.exists():
-        subprocess.run([sys.executable, str(flow), *(["--quick"] if options.quick else [])], check=False)
+    _also("flow.py", quick=options.quick)
+
+
+def _also(name: str, *, quick: bool) -> None:
+    program = HERE.with_name(name)
+    done = subprocess.run([sys.executable, str(program), *(["--quick"] if quick else [])], check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
 
 
 # -- the cases, each in a process of its own --------------------------------------------------------------

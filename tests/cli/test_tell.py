@@ -1,7 +1,6 @@
 """Telling a thread something from a shell: send, cancel, extend."""
 
 
-
 def test_a_message_goes_on_with_a_thread_that_ended(shell):
     thread = shell.started("hello")
     output = shell("send", thread[:8], "again", "--by", "bea")
