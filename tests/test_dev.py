@@ -42,7 +42,7 @@ def program(path: Path, *lines: str) -> str:
 def test_help_names_every_command(checkout: Path) -> None:
     shown = dev(checkout / "dev", "help")
     assert (shown.returncode, shown.stderr) == (0, "")
-    for command in ("setup", "demo", "test", "check", "bench"):
+    for command in ("setup", "demo", "test", "check", "bench", "bench-peers"):
         assert f"\n  {command} " in shown.stdout
 
 

@@ -1,0 +1,119 @@
+"""The bench beside the peers: Tenuto's own adapter and the report, at small sizes, without any peer."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCH = ROOT / "bench" / "peers"
+MODULES = ("aims", "cells", "environments", "plan", "report", "running", "tables")
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / "run.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """The bench's modules, which find each other beside themselves, as a script's do."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    try:
+        yield {name: __import__(name) for name in MODULES}
+    finally:
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+def test_tenuto_is_measured_and_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
+    wanted = ["--quick", "--only", "tenuto", "--workload", "steps,approvals,long,deltas"]
+    first = run(*wanted, "--keep", tmp_path, "--report", "--no-plot")
+    assert first.returncode == 0, first.stderr
+    rows = [json.loads(line) for line in (tmp_path / "quick.jsonl").read_text().splitlines()]
+    done = [(row["workload"], row["part"]) for row in rows if row["workload"] != "machine"]
+    pauses = [(workload, part) for workload in ("approvals", "long") for part in ("pause", "resume")]
+    assert done == [
+        ("steps", "steps"),
+        ("steps", "steps"),
+        *pauses,
+        ("deltas", "deltas"),
+        ("deltas", "deltas"),
+    ]
+    assert not [row["error"] for row in rows if "error" in row]
+    # Warm-up apart, each ran what it had to: counts come from inside the tools and the model.
+    steps, approvals, long = rows[2], rows[3:5], rows[5:7]
+    assert (steps["n"], steps["steps"], steps["counts"], steps["model_calls"]) == (40, 40, {"lookup": 40}, 41)
+    assert [row["counts"] for row in approvals] == [{"lookup": 10}, {"danger": 10}]
+    assert [row["model_calls"] for row in long] == [41, 1]
+    assert 0 < long[1]["resume_ms"] <= long[1]["wall_s"] * 1000
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "## A long resume" in page
+    assert "| Tenuto | " in page
+    assert not list(tmp_path.glob("*.db*")), "databases are left behind"
+
+    second = run(*wanted, "--keep", tmp_path)
+    assert "6 of 6 runs are there already" in second.stderr
+    assert len((tmp_path / "quick.jsonl").read_text().splitlines()) == len(rows)
+
+
+def test_a_peer_or_a_workload_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    peer = run("--only", "nobody", "--keep", tmp_path / "new")
+    assert (peer.returncode, peer.stdout) == (2, "")
+    assert "there are: Tenuto, LangGraph" in peer.stderr
+    workload = run("--workload", "steps,step", "--keep", tmp_path / "new")
+    assert workload.returncode == 2
+    assert "step: there are steps, crowd" in workload.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def row(peer: str, **fields: Any) -> dict[str, Any]:
+    common = {"peer": peer, "part": "steps", "workload": "steps", "rep": 0, "n": 10, "threads": 1, "name": ""}
+    measured = {"steps": 100, "wall_s": 1.0, "bytes": 100_000, "at": "now", "probe_us": 80.0, "load1": 0.5}
+    return common | measured | fields
+
+
+def test_the_report_has_medians_spreads_ratios_and_what_failed(bench: dict[str, ModuleType]) -> None:
+    rows = [row("Tenuto", rep=rep, cpu_s=cpu) for rep, cpu in enumerate((0.05, 0.03, 0.04))]
+    rows += [row("LangGraph", cpu_s=0.36), row("raw SQLite", cpu_s=0.01)]
+    rows += [row("Noeta", error="out | of order"), row("DBOS", cpu_s=0.5), row("DBOS", rep=1, error="gone")]
+    page = bench["report"].page(rows, None, "what it is")
+    assert "| Tenuto | 0.40 [0.30–0.50] | 10.00 | 1,000 | – |" in page
+    assert "| Noeta | failed: out / of order |  |  |  |" in page
+    assert "| DBOS (not every run went well) | 5.00 | 10.00 | 1,000 | – |" in page
+    # 0.36 s over 100 steps beside a median of 0.04 s; the floor is nobody's peer.
+    assert "at least 7 times less | LangGraph, 3.60 ms | 0.40 ms | 9.0 | met |" in page
+    rows = [row("Tenuto", cpu_s=0.1), row("LangGraph", cpu_s=0.36)]
+    assert "| LangGraph, 3.60 ms | 1.00 ms | 3.6 | missed |" in bench["report"].page(rows, None, "")
+
+
+def test_a_rate_is_threads_per_second_and_more_is_better(bench: dict[str, ModuleType]) -> None:
+    crowd = {"workload": "crowd", "part": "crowd", "threads": 500, "cpu_s": 1.0, "peak_rss_mb": 40}
+    rows = [row("Tenuto", **crowd | {"wall_s": 0.5}), row("DBOS", **crowd | {"wall_s": 25.0})]
+    (aim,) = bench["aims"].aims(rows)
+    assert (aim.best, aim.own, aim.ratio, aim.met) == ("DBOS, 20.0", "1,000.0", "50.0", True)
+    bars = bench["report"].panels(rows)[0]["bars"]
+    assert bars == [("Tenuto", 1000.0), ("DBOS", 20.0)]
+
+
+def test_the_slowest_peer_comes_last_and_stores_its_long_thread_once(bench: dict[str, ModuleType]) -> None:
+    plan = bench["plan"]
+    found = bench["cells"].cells(plan.PEERS, plan.FULL, plan.WORKLOADS, 3)
+    assert found[-1].peer.label == "Cayu"
+    assert len({cell.key for cell in found}) == len(found)
+    cayu = [cell for cell in found if cell.peer.label == "Cayu" and cell.workload in ("steps", "long")]
+    assert [cell.n for cell in cayu] == [10, 100, 400, 10, 10]
+    stored = row("Cayu", workload="long", part="pause", n=400, steps=400, cpu_s=300.0)
+    assert "| Cayu | 750.00 |" in bench["report"].page([stored, row("Tenuto", n=400, cpu_s=0.1)], None, "")
+
+
+def test_every_peer_is_pinned(bench: dict[str, ModuleType]) -> None:
+    for environment in {peer.environment for peer in bench["plan"].PEERS} - {"tenuto"}:
+        pins = bench["environments"].pins(environment)
+        heads = bench["report"].HEADS[environment].split()
+        assert set(heads) <= set(pins), environment
