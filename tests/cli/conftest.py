@@ -51,6 +51,7 @@ class Shell:
             "TERM": "xterm-256color",
             "LC_ALL": "C.UTF-8",
             "COLUMNS": "120",
+            "TENUTO_LOG_LEVEL": "warning",  # a pipe that nobody reads must not fill
         }
 
     def popen(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:

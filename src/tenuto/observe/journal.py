@@ -51,11 +51,11 @@ def recorded(
             message, fields = "limits extended", {"by": by}
         case InterruptRaised(id=id, kind=kind, name=name):
             message = f"{kind} raised" + (f" for {name}" if name else "")
-            fields = {"interrupt": id, "call": event.call_id}
+            fields = {"interrupt_id": id, "call_id": event.call_id}
         case InterruptResolved(id=id, outcome=outcome, by=by):
             message = f"{row.kind if row else 'interrupt'} {outcome}" + (f" by {by}" if by else "")
-            fields = {"interrupt": id, "outcome": outcome, "by": by, "channel": event.channel}
-            fields |= {"call": row.call_id, "thread": row.thread_id, "agent": row.agent} if row else {}
+            fields = {"interrupt_id": id, "outcome": outcome, "by": by, "channel": event.channel}
+            fields |= {"call_id": row.call_id, "thread_id": row.thread_id, "agent": row.agent} if row else {}
         case ModelReplied(duration_ms=duration_ms):
             level, message = logging.DEBUG, f"model replied with {len(event.calls)} calls"
             fields = {"duration_ms": duration_ms, "model": event.model, "finish": event.finish}
@@ -63,8 +63,8 @@ def recorded(
             level = logging.DEBUG if ok else logging.INFO
             name = hold.tool(event.call_id)[0] if hold is not None else ""
             message = f"call of {name} {'succeeded' if ok else 'failed'}"
-            fields = {"call": event.call_id, "duration_ms": duration_ms, "by": event.by}
+            fields = {"call_id": event.call_id, "duration_ms": duration_ms, "by": event.by}
         case _:
             return
-    known: dict[str, object] = {"thread": thread_id, "agent": agent} | fields
+    known: dict[str, object] = {"thread_id": thread_id, "agent": agent} | fields
     logger.log(level, message, extra={name: value for name, value in known.items() if value})

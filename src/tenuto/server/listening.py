@@ -18,6 +18,7 @@ from tenuto.server.app import create_app, create_probes
 from tenuto.server.files import make_room_for_connections, room_for_connections
 
 Ready = Callable[[str], None]
+logger = logging.getLogger("tenuto.server")
 
 
 def serve(
@@ -88,6 +89,8 @@ async def _until_signalled(
             task.cancel()
         stop.set()
 
+    about = {"worker": runtime.owner, "agents": ", ".join(runtime.agents), "threads": runtime.settings.worker}
+    logger.info("starting", extra=about)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
     async with runtime, asyncio.TaskGroup() as group:
@@ -96,12 +99,14 @@ async def _until_signalled(
         elif ready is not None:
             ready("")
         await stop.wait()
+        logger.info("stopping", extra={"worker": runtime.owner})
         # The worker first: requests that wait are answered as their threads come to rest, and only those
         # of threads that are handed over hear that theirs still runs.
         if server is not None:
             server.should_exit = True
         await runtime.worker.stop(runtime.settings.grace_seconds)
         stopping.set()
+    logger.info("stopped", extra={"worker": runtime.owner})
 
 
 class _Server(uvicorn.Server):
@@ -114,7 +119,6 @@ class _Server(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                access_log=False,
                 server_header=False,
                 proxy_headers=False,
                 limit_concurrency=room_for_connections(),

@@ -1,9 +1,11 @@
 """Commands that let agents work: run, serve, worker."""
 
 import asyncio
+import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -88,6 +90,13 @@ _Agents = Annotated[
     str | None, typer.Argument(metavar="MODULE:AGENT", callback=agent_names, help="As --agent.")
 ]
 _Concurrency = Annotated[int, typer.Option(min=1, max=10_000, help="Threads that run here at a time.")]
+_LogFormat = Annotated[
+    Literal["text", "json"], typer.Option(envvar="TENUTO_LOG", help="How this process logs, on stderr.")
+]
+_LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(envvar="TENUTO_LOG_LEVEL", help="From which level on."),
+]
 _Grace = Annotated[
     float, typer.Option(min=0, help="Seconds that what runs has to come to rest after SIGTERM or Ctrl-C.")
 ]
@@ -104,6 +113,8 @@ def serve(
     ] = True,
     concurrency: _Concurrency = WORKER_CONCURRENCY,
     grace: _Grace = STOP_GRACE_SECONDS,
+    log_format: _LogFormat = "text",
+    log_level: _LogLevel = "info",
     database: Database = DATABASE,
     url: NoUrl = None,
 ) -> None:
@@ -111,14 +122,15 @@ def serve(
 
     The first agent answers at /api/agent. /healthz and /readyz are for orchestrators.
     """
+    from tenuto.observe.lines import log_to_stderr
     from tenuto.server import serve as serve_agents
-
-    runtime = _runtime(agents or agent, database, (worker, concurrency, grace))
 
     def ready(url: str) -> None:
         print(f"serving {', '.join(runtime.agents)} on {url}", flush=True)
 
-    serve_agents(runtime, host=host, port=port, ready=ready)
+    log_to_stderr(log_format, log_level)
+    with _runtime(agents or agent, database, (worker, concurrency, grace)) as runtime:
+        serve_agents(runtime, host=host, port=port, ready=ready)
 
 
 @commands.command(epilog="Example: tenuto worker examples.orders.agent:agent --concurrency 50")
@@ -131,6 +143,8 @@ def worker(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Answer /healthz and /readyz there; else no port.")
     ] = None,
+    log_format: _LogFormat = "text",
+    log_level: _LogLevel = "info",
     database: Database = DATABASE,
     url: NoUrl = None,
 ) -> None:
@@ -139,21 +153,25 @@ def worker(
     SIGTERM or Ctrl-C: takes no more threads, lets what runs come to rest within the grace time, hands the
     rest over. Nothing is lost by kill -9 either: another worker goes on when the lease ends.
     """
+    from tenuto.observe.lines import log_to_stderr
     from tenuto.server import work
-
-    runtime = _runtime(agents or agent, database, (True, concurrency, grace))
 
     def ready(url: str) -> None:
         probes = f", probes on {url}" if url else ""
         print(f"worker {runtime.owner} runs {', '.join(runtime.agents)}{probes}", flush=True)
 
-    work(runtime, host=host, port=port, ready=ready)
+    log_to_stderr(log_format, log_level)
+    with _runtime(agents or agent, database, (True, concurrency, grace)) as runtime:
+        work(runtime, host=host, port=port, ready=ready)
 
 
-def _runtime(names: str | None, database: str, how: tuple[bool, int, float]) -> "Runtime":
-    """The runtime of a process that works, not opened yet. `how`: worker, concurrency, grace seconds."""
+@contextlib.contextmanager
+def _runtime(names: str | None, database: str, how: tuple[bool, int, float]) -> "Iterator[Runtime]":
+    """The runtime of a process that works, looked on but not opened yet. `how`: worker, concurrency, grace
+    seconds.
+    """
     from tenuto.cli.agents import check_models, load_agents, named_agents
-    from tenuto.observe import Observe
+    from tenuto.observe.environment import looking_on
     from tenuto.runtime import Runtime, Settings
 
     if not (found := named_agents(names)):
@@ -163,4 +181,6 @@ def _runtime(names: str | None, database: str, how: tuple[bool, int, float]) -> 
     if works:
         check_models(loaded)
     settings = Settings(worker=works, concurrency=concurrency, grace_seconds=grace)
-    return Runtime(loaded, database, settings=settings, observe=Observe(metrics=True))
+    # The agents' module comes first: it may have set up a tracer provider of its own.
+    with looking_on() as observe:
+        yield Runtime(loaded, database, settings=settings, observe=observe)
