@@ -263,6 +263,7 @@ def test_a_call_in_doubt_whose_tool_was_removed_is_told_and_not_run() -> None:
     assert "no tool 'put_asked'" in loop.log[-1].event.text  # type: ignore[union-attr]  # a call_finished
 
 
+@pytest.mark.timeout(240)  # shrinking what was found takes long where others work as well
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_machine_finds_the_fault(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)

@@ -284,3 +284,26 @@ def test_a_job_that_would_wait_for_itself_is_refused() -> None:
     job = Note("job", [], lambda job: job.put_job(job))
     silent().run(job, auto_exit=True)
     assert isinstance(job.exception, CycleError)
+
+
+def test_jobs_that_would_wait_for_each_other_are_refused() -> None:
+    """Each is put once more under the other while both run: the first may wait, the second would for ever."""
+    notes: list[str] = []
+    jobs: dict[str, Note] = {}
+
+    @handler(PASS_WORD)
+    async def put(self_handler: HandlerCoroutine[Any], other: str) -> None:
+        while len(notes) < 2:
+            await asyncio.sleep(0)
+        try:
+            await self_handler.put_job(jobs[other])
+        except CycleError:
+            notes.append(f"{other} refused")
+
+    def then(other: str) -> Any:
+        return lambda job: job.call_handler(put(other)) if len(notes) <= 2 else None
+
+    jobs |= {name: Note(name, notes, then(other)) for name, other in (("one", "two"), ("two", "one"))}
+    silent().run(list(jobs.values()), auto_exit=True)
+    assert notes == ["one", "two", "one refused", "two"]
+    assert [job.state for job in jobs.values()] == ["COMPLETED", "COMPLETED"]

@@ -58,6 +58,17 @@ class StandIn(TaskNode):
         return "waiting for another run"
 
 
+class _Place(NamedTuple):
+    """Called when the present run of a node has ended: the next one takes the place that was held for it."""
+
+    scheduler: Scheduler
+    stand_in: StandIn
+    node: WorkNode
+
+    def __call__(self) -> None:
+        self.scheduler._take_place(self.stand_in, self.node)
+
+
 class Scheduler(TaskNode):
     """What a commander does between its start and its end."""
 
@@ -198,7 +209,7 @@ class Scheduler(TaskNode):
         _refuse_cycle(node, parent)
         stand_in = StandIn()
         self._attach(stand_in, parent)
-        _watch(node, functools.partial(self._take_place, stand_in, node))
+        _watch(node, _Place(self, stand_in, node))
 
     def _take_place(self, stand_in: StandIn, node: WorkNode) -> None:
         parent = stand_in._parent
@@ -320,8 +331,16 @@ def _watch(node: TaskNode, watcher: Callable[[], None]) -> None:
 
 
 def _refuse_cycle(node: TaskNode, parent: TaskNode) -> None:
-    ancestor: Any = parent
-    while isinstance(ancestor, TaskNode):
-        if ancestor is node:
+    """CycleError if the parent would wait for a node that waits for it: as an ancestor of it, or of a place
+    that is held for the next run of such a one, and so on.
+    """
+    waiting: list[TaskNode] = [parent]
+    seen = {id(parent)}
+    for one in waiting:  # grows while it is walked
+        if one is node:
             raise CycleError(f"{node!r} would wait for itself under {parent!r}; put it under the commander")
-        ancestor = ancestor._parent
+        held = [place.stand_in for place in one._flow_watchers or () if isinstance(place, _Place)]
+        for other in (one._parent, *(place for place in held if place._state != "TERMINATED")):
+            if isinstance(other, TaskNode) and id(other) not in seen:
+                seen.add(id(other))
+                waiting.append(other)
