@@ -290,18 +290,24 @@ def test_jobs_that_would_wait_for_each_other_are_refused() -> None:
     """Each is put once more under the other while both run: the first may wait, the second would for ever."""
     notes: list[str] = []
     jobs: dict[str, Note] = {}
+    both_run = asyncio.Event()
 
     @handler(PASS_WORD)
     async def put(self_handler: HandlerCoroutine[Any], other: str) -> None:
-        while len(notes) < 2:
-            await asyncio.sleep(0)
+        await both_run.wait()
         try:
             await self_handler.put_job(jobs[other])
         except CycleError:
             notes.append(f"{other} refused")
 
     def then(other: str) -> Any:
-        return lambda job: job.call_handler(put(other)) if len(notes) <= 2 else None
+        def call(job: Note) -> None:
+            if len(notes) <= 2:  # its first run
+                job.call_handler(put(other))
+            if len(notes) == 2:
+                both_run.set()
+
+        return call
 
     jobs |= {name: Note(name, notes, then(other)) for name, other in (("one", "two"), ("two", "one"))}
     silent().run(list(jobs.values()), auto_exit=True)

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tenuto.flow._exceptions import (
@@ -58,7 +59,8 @@ class StandIn(TaskNode):
         return "waiting for another run"
 
 
-class _Place(NamedTuple):
+@dataclass(frozen=True)
+class _Place:
     """Called when the present run of a node has ended: the next one takes the place that was held for it."""
 
     scheduler: Scheduler
