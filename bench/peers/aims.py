@@ -10,7 +10,7 @@ from tables import cpu_per_delta, cpu_per_step, threads_per_second, where
 
 Row = dict[str, Any]
 OURS = "Tenuto"
-FLOORS = {peer.label for peer in PEERS if peer.floor}
+ASIDE = {peer.label for peer in PEERS if peer.aside}
 
 CPU_RATIO = 7
 RATE_RATIO = 10
@@ -57,10 +57,10 @@ def _delta(values: dict[str, float]) -> Aim | None:
 
 
 def medians(rows: list[Row], pick: Callable[[Row], bool], value: Callable[[Row], float]) -> dict[str, float]:
-    """By peer, floors left out."""
+    """By peer, what stands aside left out."""
     values: dict[str, list[float]] = {}
     for row in rows:
-        if pick(row) and row["peer"] not in FLOORS:
+        if pick(row) and row["peer"] not in ASIDE:
             values.setdefault(row["peer"], []).append(value(row))
     return {peer: statistics.median(given) for peer, given in values.items()}
 

@@ -60,10 +60,10 @@ def _of(peer: Peer, workload: str, sizes: Sizes, rep: int) -> Iterator[Cell]:
         case "crowd" if peer.script:
             threads = min(peer.fewer.get("crowd", sizes.crowd), sizes.crowd)
             yield Cell("crowd", peer, rep, STEPS_PER_CROWD_THREAD, threads)
-        case "approvals" if peer.script and not peer.floor:
+        case "approvals" if peer.script and not peer.aside:
             threads = min(peer.fewer.get("approvals", sizes.approvals), sizes.approvals)
             yield Cell("approvals", peer, rep, 1, threads)
-        case "long" if peer.script and not peer.floor:
+        case "long" if peer.script and not peer.aside:
             yield Cell("long", peer, rep, sizes.long)
         case "import":
             yield from (Cell("import", peer, rep, name=name) for name in peer.imports)

@@ -1,4 +1,7 @@
-"""Tenuto: one Runtime with its worker on a SQLite file; approval by `resolve`."""
+"""Tenuto: one Runtime with its worker on a SQLite file; approval by `resolve`.
+
+`--mode once`: the look-up is declared as a tool with effects, not as one that only reads.
+"""
 
 import uuid
 from contextlib import AsyncExitStack
@@ -40,7 +43,7 @@ class TenutoPeer(Peer):
     def _agent(self) -> Agent:
         counts = self.counts
 
-        @tool(effect="read")
+        @tool(effect="once" if self.options.mode == "once" else "read")
         async def lookup(i: int) -> str:
             """Look a thing up."""
             counts["lookup"] += 1

@@ -54,7 +54,7 @@ class Peer:
     program imports, by label; "" where there is none. `fewer` gives the threads of a workload that would take
     hours. `once` names the workloads that are measured a single time because they take minutes, as
     "workload" or "workload/n". `steps_of_pause`: so slow that its longest `steps` figure is taken while the
-    thread of `long` is stored.
+    thread of `long` is stored. `aside`: a measure to compare with and no peer, without an approval to give.
     """
 
     label: str
@@ -66,7 +66,7 @@ class Peer:
     fewer: Mapping[str, int] = field(default_factory=dict)
     once: frozenset[str] = frozenset()
     steps_of_pause: bool = False
-    floor: bool = False
+    aside: bool = False
     promise: str = ""
 
     def is_once(self, workload: str, n: int = 0) -> bool:
@@ -90,6 +90,15 @@ PEERS = (
         },
         promise="Each reply, result and decision is fsynced before it counts; a tool with effects is "
         "recorded as started before it runs. The result of a quick read shares the commit of its reply.",
+    ),
+    Peer(
+        "Tenuto, tool with effects",
+        "tenuto",
+        "peer_tenuto.py",
+        mode="once",
+        aside=True,
+        promise="The look-up as a tool of effect `once`: its start is committed before it runs, and its "
+        "result by itself. No peer does the first.",
     ),
     Peer(
         "LangGraph",
@@ -171,9 +180,9 @@ PEERS = (
         "raw SQLite",
         "clients",
         "floor.py",
-        floor=True,
+        aside=True,
         promise="Two rows and one fsync per step, and nothing else: no runtime.",
     ),
-    Peer("bare httpx", "clients", client="httpx", floor=True, promise="A client, no runtime."),
-    Peer("openai SDK", "clients", client="openai", floor=True, promise="A client, no runtime."),
+    Peer("bare httpx", "clients", client="httpx", aside=True, promise="A client, no runtime."),
+    Peer("openai SDK", "clients", client="openai", aside=True, promise="A client, no runtime."),
 )

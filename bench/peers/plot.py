@@ -37,6 +37,7 @@ def draw(axis: plt.Axes, panel: dict) -> None:
     axis.barh(labels, values, color=colours)
     axis.invert_yaxis()
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.set_title(panel["title"], loc="left", fontsize=9)
     axis.set_xlim(min(values) / 2, max(values) * 4)
     axis.spines[["top", "right"]].set_visible(False)
