@@ -43,7 +43,8 @@ def outcome_of(kind: InterruptKind, verb: str) -> Outcome:
 
 class Decision(TypedDict, total=False):
     """What can go with a decision. `arguments`: the edited ones. `answer`: the answer to a question, or the
-    result of a call that happened. `digest`: what the person saw; another one is refused.
+    result of a call that happened. `digest`: what the person saw; another one is refused. `append_id`: with
+    the same again the same decision is made once, and is no conflict with itself.
     """
 
     comment: str
@@ -51,6 +52,7 @@ class Decision(TypedDict, total=False):
     answer: str
     digest: str | None
     channel: str
+    append_id: str
 
 
 class More(TypedDict, total=False):

@@ -40,7 +40,7 @@ from tenuto.store import Store, open_store
 from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
-from tenuto.tools.text import long_text, message_text, short_text
+from tenuto.tools.text import long_text, message_text, short_text, uuid_text
 from tenuto.worker import Worker
 
 
@@ -165,7 +165,7 @@ class Runtime:
             ),
             MessageReceived(message_text("message", message), by=by),
         )
-        new_id = ThreadId(str(uuid.uuid4()) if thread_id is None else _uuid(thread_id))
+        new_id = ThreadId(str(uuid.uuid4()) if thread_id is None else uuid_text(thread_id))
         # The same start again is the same append; another one under this id is refused by the store.
         told = hashlib.sha256(b"".join(encode(event) for event in events)).hexdigest()
         if thread_id is None:
@@ -173,14 +173,17 @@ class Runtime:
         await again(lambda: self.store.create(new_id, events, append_id=f"start {told}"))
         return new_id
 
-    async def send(self, thread_id: str, message: str, *, by: str = "user", channel: str = "") -> int:
+    async def send(
+        self, thread_id: str, message: str, *, by: str = "user", channel: str = "", append_id: str = ""
+    ) -> int:
         """Add a message; returns its seq. Never refused for what the thread is doing: while calls are open it
-        waits behind their results, and a thread that ended goes on. Raises `ThreadNotFound`, `InvalidInput`.
+        waits behind their results, and a thread that ended goes on. With an `append_id` of your own, here and
+        below, it can be tried again: it is done once. Raises `ThreadNotFound`, `InvalidInput`.
         """
         event = MessageReceived(
             message_text("message", message), short_text("by", by), short_text("channel", channel)
         )
-        return await self._external(thread_id, event)
+        return await self._external(thread_id, event, append_id)
 
     async def resolve(
         self, interrupt_id: str, verb: str, *, by: str, **decision: Unpack[Decision]
@@ -197,20 +200,23 @@ class Runtime:
             raise already_decided(row)
         agent = self.agents.get(row.agent)
         event = decide(row, verb, by, decision, agent.by_name if agent else {})
-        append_id = uuid.uuid4().hex
+        append_id = decision.get("append_id") or uuid.uuid4().hex
         await again(lambda: self.store.resolve(event, append_id=append_id, digest=decision.get("digest")))
         return event
 
-    async def cancel(self, thread_id: str, *, by: str = "", reason: str = "") -> None:
+    async def cancel(self, thread_id: str, *, by: str = "", reason: str = "", append_id: str = "") -> None:
         """Ask for the thread to stop; whoever runs it does so within a second. Raises `ThreadNotFound`, and
         `Conflict` when it has ended already.
         """
         row = await self.store.thread(ThreadId(thread_id))
         if row.status in ("completed", "failed", "halted", "cancelled"):
             raise Conflict(f"thread {thread_id} has ended already: {row.status}")
-        await self._external(thread_id, CancelRequested(short_text("by", by), long_text("reason", reason)))
+        event = CancelRequested(short_text("by", by), long_text("reason", reason))
+        await self._external(thread_id, event, append_id)
 
-    async def extend(self, thread_id: str, *, by: str = "", **more: Unpack[More]) -> None:
+    async def extend(
+        self, thread_id: str, *, by: str = "", append_id: str = "", **more: Unpack[More]
+    ) -> None:
         """Give this turn more steps, tokens, cost or seconds; a halted or failed thread goes on.
 
         Raises `ThreadNotFound`, `InvalidInput`, `Conflict` for a completed or cancelled thread.
@@ -219,7 +225,7 @@ class Runtime:
         row = await self.store.thread(ThreadId(thread_id))
         if row.status in ("completed", "cancelled"):
             raise Conflict(f"thread {thread_id} is {row.status}; send a message to go on")
-        await self._external(thread_id, LimitsExtended(granted, short_text("by", by)))
+        await self._external(thread_id, LimitsExtended(granted, short_text("by", by)), append_id)
 
     async def wait(self, thread_id: str, timeout: float | None = None) -> ThreadState:
         """The state once the thread rests: it ended, or waits for somebody or for a time; or as it is after
@@ -279,10 +285,9 @@ class Runtime:
 
     # -- inside --------------------------------------------------------------------------------------
 
-    async def _external(self, thread_id: str, event: Event) -> int:
-        append_id = uuid.uuid4().hex
-        done = await again(lambda: self.store.append(ThreadId(thread_id), (event,), append_id=append_id))
-        return done.head_seq
+    async def _external(self, thread_id: str, event: Event, append_id: str) -> int:
+        key = append_id or uuid.uuid4().hex
+        return (await again(lambda: self.store.append(ThreadId(thread_id), (event,), append_id=key))).head_seq
 
     def _model_of(self, agent: Agent) -> Model:
         if agent.model is not None and not isinstance(agent.model, str):
@@ -296,10 +301,3 @@ class Runtime:
             named = {"PROVIDER_MODEL": name} if name else {}
             self._models[name] = OpenAIModel.from_environment({**os.environ, **named})
         return self._models[name]
-
-
-def _uuid(text: str) -> str:
-    try:
-        return str(uuid.UUID(text))
-    except (ValueError, AttributeError, TypeError) as error:
-        raise InvalidInput(f"thread_id {str(text)[:100]!r} is not a UUID") from error

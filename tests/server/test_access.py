@@ -4,7 +4,7 @@ import pytest
 
 from tenuto import ConfigurationError
 from tenuto.server import Access
-from tenuto.server.access import is_loopback
+from tenuto.server.access import APPROVER, ROLES, USER, Caller, bearer, is_loopback
 
 BOTH = Access("s3cret", "token")
 
@@ -26,11 +26,12 @@ def test_beyond_loopback_both_tokens_are_needed(host):
     BOTH.check_host(host)
     for access, missing in (
         (Access(), "Set APPROVER_SECRET and SUBMIT_TOKEN, "),
-        (Access("s3cret"), "Set SUBMIT_TOKEN, "),
+        (Access("s3cret"), "Set SUBMIT_TOKEN, or make tokens"),
         (Access(submit="token"), "Set APPROVER_SECRET, "),
     ):
         with pytest.raises(ConfigurationError, match=missing):
             access.check_host(host)
+        access.check_host(host, tokens=True)
 
 
 def test_the_environment_names_the_tokens():
@@ -46,31 +47,39 @@ def test_no_token_is_shown():
 
 
 @pytest.mark.parametrize(
-    ("header", "decides", "submits"),
+    ("header", "caller"),
     [
-        (b"Bearer s3cret", True, True),
-        (b"bearer   s3cret ", True, True),
-        (b"Bearer token", False, True),
-        (b"Bearer s3cre", False, False),
-        (b"Bearer s3cret2", False, False),
-        (b"Bearer", False, False),
-        (b"Bearer ", False, False),
-        (b"", False, False),
-        (b"Bearer \xff", False, False),
+        (b"Bearer s3cret", APPROVER),
+        (b"bearer   s3cret ", APPROVER),
+        (b"Bearer token", USER),
+        (b"Bearer s3cre", None),
+        (b"Bearer s3cret2", None),
+        (b"Bearer", None),
+        (b"Bearer ", None),
+        (b"", None),
+        (b"Bearer \xff", None),
     ],
 )
-def test_who_may(header, decides, submits):
-    headers = [(b"authorization", header)]
-    assert BOTH.may_decide(headers) is decides
-    assert BOTH.may_submit(headers) is submits
-    assert not Access().may_decide(headers)
-    assert Access().may_submit(headers)
+def test_whose_secret_it_is(header, caller):
+    given = bearer([(b"authorization", header)])
+    assert BOTH.caller(given) is caller
+    assert Access().caller(given) is None
 
 
-def test_a_token_of_any_letters_is_compared_as_bytes():
+def test_two_authorizations_are_none():
+    assert bearer([(b"authorization", b"Bearer s3cret")] * 2) == b""
+
+
+def test_what_the_two_secrets_may():
+    assert [role for role in ROLES if APPROVER.may(role)] == ["submit", "read", "approve"]
+    assert [role for role in ROLES if USER.may(role)] == ["submit", "read"]
+    assert [role for role in ROLES if Caller("x", "x", ("admin",)).may(role)] == list(ROLES)
+
+
+def test_a_secret_of_any_letters_is_compared_as_bytes():
     access = Access("schlüssel-ключ")
-    assert access.may_decide([(b"authorization", b"Bearer " + "schlüssel-ключ".encode())])
-    assert not access.may_decide([(b"authorization", b"Bearer " + "schlüssel-ключ".encode("utf-16"))])
+    assert access.caller("schlüssel-ключ".encode()) is APPROVER
+    assert access.caller("schlüssel-ключ".encode("utf-16")) is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Health, errors that nobody expected, and the description of it all."""
 
+import base64
+import hashlib
 import re
 
 import pytest
@@ -61,6 +63,9 @@ async def test_the_description_names_what_there_is(place):
         "/v1/interrupts",
         "/v1/interrupts/{interrupt_id}",
         "/v1/interrupts/{interrupt_id}/resolve",
+        "/v1/workers",
+        "/v1/tokens",
+        "/v1/tokens/{name}",
     }
     schemas = made["components"]["schemas"]
     state = await started(place, "refund")
@@ -73,15 +78,50 @@ async def test_the_description_names_what_there_is(place):
     listed = (await place.client.get("/v1/threads")).json()["threads"][0]
     assert set(schemas["ThreadSummary"]["properties"]) == set(listed)
     answers = made["paths"]["/v1/threads/{thread_id}/events"]["get"]["responses"]
-    assert set(answers) == {"200", "204", "default"}
+    assert set(answers) == {"200", "204", "400", "401", "403", "404", "422", "500", "503"}
     assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"}
     answers = made["paths"]["/v1/threads/{thread_id}/export"]["get"]["responses"]
     assert set(answers["200"]["content"]) == {"application/x-ndjson"}
-    assert set(answers["default"]["content"]) == {"application/problem+json"}
+    assert {tuple(answers[code]["content"]) for code in answers if code >= "4"} == {
+        ("application/problem+json",)
+    }
     # Every reference leads somewhere.
     for name in set(re.findall(r"#/components/schemas/(\w+)", str(made))):
         assert name in schemas
-    assert (await place.client.get("/docs")).status_code == 200
+    names = [
+        operation["operationId"]
+        for path in made["paths"].values()
+        for method, operation in path.items()
+        if method in ("get", "post", "delete")
+    ]
+    assert len(names) == len(set(names)) == 19
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)+", name) for name in names)
+
+
+async def test_every_answer_says_that_it_is_not_to_be_kept_framed_or_run(place):
+    for path in ("/v1/threads", "/v1/nothing", "/healthz", "/openapi.json", "/api/agent/tasks", "/v1/tokens"):
+        headers = (await place.client.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+async def test_the_page_of_the_description_runs_its_own_script_and_no_other(place):
+    response = await place.client.get("/docs")
+    assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = response.headers.get_list("content-security-policy")
+    assert len(policy) == 1
+    rules = dict(rule.strip().split(" ", 1) for rule in policy[0].split(";"))
+    assert rules["default-src"] == rules["frame-ancestors"] == "'none'"
+    (script,) = re.findall("<script>(.*?)</script>", response.text, re.DOTALL)
+    named = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert rules["script-src"].split()[1:] == [f"'sha256-{named}'"]
+    assert "unsafe" not in rules["script-src"]
+    assert '"/openapi.json"' in script or "'/openapi.json'" in script
+    for source in re.findall(r'(?:src|href)="(https:[^"]+)"', response.text):
+        assert source.startswith(rules["script-src"].split()[0] + "/")
 
 
 async def test_the_description_of_events_is_what_is_sent(place):

@@ -184,7 +184,7 @@ def test_it_does_not_listen_where_strangers_could_connect(monkeypatch, tmp_path)
         return Runtime(agents, f"sqlite:///{tmp_path}/x.db")
 
     ops = Agent("ops")
-    with pytest.raises(ConfigurationError, match="Set APPROVER_SECRET, or listen on 127"):
+    with pytest.raises(ConfigurationError, match=r"Set APPROVER_SECRET, or make tokens .*, or listen on 127"):
         serve(runtime(ops), host="0.0.0.0", port=0)
     with pytest.raises(ConfigurationError, match="no agent"):
         serve(runtime(), host="127.0.0.1", port=0)

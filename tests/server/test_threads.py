@@ -77,6 +77,38 @@ async def test_lists_of_threads_are_filtered(place):
     assert await ids(agent="nobody") == set()
 
 
+async def test_threads_are_found_by_the_texts_of_their_metadata(place):
+    metadata = {"order": "17", "shop": "a b&c=ü", "count": 1, "é[]": "x"}
+    both = await started(place, "hello", metadata=metadata)
+    one = await started(place, "hello", metadata={"order": "17"})
+    await started(place, "hello", metadata={"order": "18"})
+
+    async def ids(**query):
+        return {row["id"] for page in await listed(place, limit=1, **query) for row in page}
+
+    assert await ids(**{"metadata[order]": "17"}) == {both["id"], one["id"]}
+    assert await ids(**{"metadata[order]": "17", "metadata[shop]": "a b&c=ü"}) == {both["id"]}
+    assert await ids(**{"metadata[é[]]": "x"}) == {both["id"]}
+    assert await ids(**{"metadata[order]": "1"}) == set()
+    assert await ids(**{"metadata[order]": "17", "status": "failed"}) == set()
+    # Only texts are found.
+    assert await ids(**{"metadata[count]": "1"}) == set()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "metadata=x",
+        "metadata[a=x",
+        "metadata[a]x=y",
+        "metadata[a]=1&metadata[a]=2",
+        "&".join(f"metadata[{n}]=x" for n in range(17)),
+    ],
+)
+async def test_metadata_that_cannot_be_asked_for_is_422(place, query):
+    is_problem(await place.client.get(f"/v1/threads?{query}"), 422)
+
+
 async def test_a_cursor_stays_good_while_threads_start(place):
     before = [(await started(place, "hello"))["id"] for _ in range(5)]
     page = (await place.client.get("/v1/threads?limit=2")).json()

@@ -324,6 +324,30 @@ async def test_the_inbox_comes_in_pages_and_by_thread(place):
     is_problem(await place.client.get("/v1/interrupts?status=some"), 422)
 
 
+async def test_the_inbox_is_filtered(place):
+    refund = await started(place, "refund")
+    asked = await started(place, "ask")
+    frugal = await started(place, "refund", agent="frugal")
+    decided = await started(place, "refund")
+    await place.resolve(decided["interrupts"][0]["id"], "reject")
+
+    async def threads(**query):
+        page = (await place.client.get("/v1/interrupts", params=query)).json()
+        return [interrupt["thread_id"] for interrupt in page["interrupts"]]
+
+    ids = [state["id"] for state in (refund, asked, frugal, decided)]
+    assert await threads() == await threads(status="pending") == ids[:3]
+    assert await threads(status="decided") == ids[3:]
+    assert await threads(status="all") == ids
+    assert await threads(kind="question") == [asked["id"]]
+    assert await threads(kind="approval", status="all") == [refund["id"], frugal["id"], decided["id"]]
+    assert await threads(agent="frugal") == [frugal["id"]]
+    assert await threads(agent="frugal", kind="question") == []
+    assert await threads(thread_id=decided["id"]) == []
+    assert await threads(thread_id=decided["id"], status="decided", kind="approval") == [decided["id"]]
+    is_problem(await place.client.get("/v1/interrupts?kind=none"), 422)
+
+
 async def test_of_twenty_resolutions_one_decides(place):
     state = await started(place, "refund")
     interrupt_id = state["interrupts"][0]["id"]
@@ -357,8 +381,10 @@ async def test_with_a_submit_token_everything_needs_one_and_only_the_approver_de
         for path in WRITES:
             is_problem(await place.client.post(path, content=b"{"), 401)
             assert (await place.client.post(path, json={}, headers=SUBMITTER)).status_code in (404, 422)
-        for headers in ({}, SUBMITTER):
-            is_problem(await place.client.post("/v1/interrupts/x/resolve", json={}, headers=headers), 401)
+        is_problem(await place.client.post("/v1/interrupts/x/resolve", json={}), 401)
+        refused = await place.client.post("/v1/interrupts/x/resolve", json={}, headers=SUBMITTER)
+        detail = "this needs role approve; SUBMIT_TOKEN has submit, read"
+        is_problem(refused, 403, detail=detail, needs=["approve"], roles=["submit", "read"])
         assert (await place.client.get("/healthz")).status_code == 200
 
 

@@ -196,5 +196,17 @@ def stored_events(lines: bytes) -> list[StoredEvent]:
         raise StoreError(f"the server sent a stored event that cannot be read: {error}") from error
 
 
+class WorkerBody(msgspec.Struct):
+    owner: str
+    agents: tuple[str, ...]
+    pid: int
+    started_at: str
+
+
 class WorkerList(msgspec.Struct):
-    workers: list[WorkerRow]
+    workers: list[WorkerBody]
+
+
+def worker_row(body: WorkerBody) -> WorkerRow:
+    """A live worker."""
+    return WorkerRow(body.owner, body.agents, body.pid, at_ms(body.started_at))

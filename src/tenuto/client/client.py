@@ -80,10 +80,12 @@ class Client:
         }
         return (await self._transport.post("/v1/threads", bodies.Seen, body)).id
 
-    async def send(self, thread_id: str, message: str, *, by: str = "user", channel: str = "") -> int:
+    async def send(
+        self, thread_id: str, message: str, *, by: str = "user", channel: str = "", append_id: str = ""
+    ) -> int:
         """As `Runtime.send`."""
         seen = await self._transport.post(
-            f"{_thread(thread_id)}/messages", bodies.Seen, {"text": message, "by": by}
+            f"{_thread(thread_id)}/messages", bodies.Seen, {"text": message, "by": by}, append_id
         )
         if seen.seq is None:
             raise StoreError(
@@ -99,9 +101,10 @@ class Client:
             raise TypeError(f"resolve() takes no {', '.join(unknown)}")
         given: dict[str, Any] = {**decision, "verb": verb, "by": by}
         given.pop("channel", None)
+        append_id = given.pop("append_id", "")
         if isinstance(given.get("arguments"), str):
             given["arguments"] = _object(given["arguments"])
-        await self._transport.post(f"{_interrupt(interrupt_id)}/resolve", bodies.Seen, given)
+        await self._transport.post(f"{_interrupt(interrupt_id)}/resolve", bodies.Seen, given, append_id)
         row = await self.interrupt(interrupt_id)
         seq = row.raised_seq
         while page := await self.events(row.thread_id, seq):
@@ -113,13 +116,17 @@ class Client:
             f"{row.kind} {row.id} is decided, and its event is not in the log that the server shows"
         )
 
-    async def cancel(self, thread_id: str, *, by: str = "", reason: str = "") -> None:
+    async def cancel(self, thread_id: str, *, by: str = "", reason: str = "", append_id: str = "") -> None:
         """As `Runtime.cancel`."""
-        await self._transport.post(f"{_thread(thread_id)}/cancel", bodies.Seen, {"reason": reason, "by": by})
+        body = {"reason": reason, "by": by}
+        await self._transport.post(f"{_thread(thread_id)}/cancel", bodies.Seen, body, append_id)
 
-    async def extend(self, thread_id: str, *, by: str = "", **more: Unpack[More]) -> None:
+    async def extend(
+        self, thread_id: str, *, by: str = "", append_id: str = "", **more: Unpack[More]
+    ) -> None:
         """As `Runtime.extend`."""
-        await self._transport.post(f"{_thread(thread_id)}/extend", bodies.Seen, {**more, "by": by})
+        body = {**more, "by": by}
+        await self._transport.post(f"{_thread(thread_id)}/extend", bodies.Seen, body, append_id)
 
     async def wait(self, thread_id: str, timeout: float | None = None) -> ThreadState:
         """As `Runtime.wait`. Raises `StoreError` when the server stays away meanwhile."""
@@ -231,7 +238,8 @@ class Client:
 
     async def workers(self) -> list[WorkerRow]:
         """As `Runtime.workers`."""
-        return (await self._transport.get("/v1/workers", bodies.WorkerList)).workers
+        found = await self._transport.get("/v1/workers", bodies.WorkerList)
+        return [bodies.worker_row(body) for body in found.workers]
 
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """As `Runtime.verify`: the stored events are fetched and checked here, not by the server."""

@@ -78,9 +78,13 @@ class Transport:
         """The answer's body as it is. Raises what the server says, or `StoreError`."""
         return await patiently(lambda: self._ask("GET", path, query=query))
 
-    async def post(self, path: str, shape: type[T], body: Mapping[str, Any]) -> T:
-        """The same for a request that creates or decides; it has its effect once."""
-        headers = {"Idempotency-Key": str(uuid.uuid4()), "Content-Type": "application/json"}
+    async def post(self, path: str, shape: type[T], body: Mapping[str, Any], key: str = "") -> T:
+        """The same for a request that creates or decides; it has its effect once, and once for all requests
+        of the same key.
+        """
+        # Any text may be a caller's key; a header cannot carry any.
+        name = uuid.uuid5(uuid.NAMESPACE_OID, key) if key else uuid.uuid4()
+        headers = {"Idempotency-Key": str(name), "Content-Type": "application/json"}
         try:
             content = msgspec.json.encode(body)
         except (TypeError, ValueError, RecursionError) as error:

@@ -1,22 +1,26 @@
 """The application: the contract, /v1, the probes, and what holds for every request."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final
 
-import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from tenuto.errors import UnknownAgent
+from tenuto import limits
+from tenuto.errors import StoreError, UnknownAgent
 from tenuto.runtime import Runtime
-from tenuto.server import v1
-from tenuto.server.access import Access
+from tenuto.server.access import Access, Headers, bearer, foreign_host, foreign_page
+from tenuto.server.callers import Callers
 from tenuto.server.contract import Contract
-from tenuto.server.events import add_places
+from tenuto.server.described import DescribedApp
+from tenuto.server.docs import docs_page
 from tenuto.server.observed import add_observed
-from tenuto.server.probes import add_probes
-from tenuto.server.problems import add_handlers, logger, problem, unexpected
+from tenuto.server.posts import Posts
+from tenuto.server.probes import PROBES, add_probes
+from tenuto.server.problems import add_handlers, logger, of_error, problem, unexpected
+from tenuto.server.tokens import PREFIX
+from tenuto.server.v1 import router, routes
 from tenuto.server.waiting import Waiting
 
 Scope = MutableMapping[str, Any]
@@ -34,28 +38,36 @@ def create_app(runtime: Runtime, access: Access, *, agent: str) -> FastAPI:
     """
     if agent not in runtime.agents:
         raise UnknownAgent(f"no agent {agent!r} here; there are: {', '.join(runtime.agents) or 'none'}")
-    app = _Described(
-        title="Tenuto", summary="Durable LLM agents", version="1", redoc_url=None, redirect_slashes=False
+    app = DescribedApp(
+        title="Tenuto",
+        summary="Durable LLM agents",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.waiting = waiting = Waiting(runtime)
-    app.include_router(v1.V1(runtime, access, waiting, agent).router)
-    contract = Contract(runtime, access, waiting, agent)
+    callers, posts = Callers(runtime.store, access), Posts(runtime.store)
+    app.include_router(router(routes(runtime, callers, posts, waiting, agent), callers))
+    contract = Contract(runtime, callers, posts, waiting, agent)
     app.router.routes.append(_AnyMethod("/api/agent/{rest:path}", contract.serve))
+    app.router.routes.append(Route("/docs", docs_page, include_in_schema=False))
 
     add_probes(app, runtime, waiting.stopping)
     add_handlers(app)
-    app.add_middleware(Guard, access=access)
-    add_observed(app, runtime, access)
+    app.add_middleware(Guard, callers=callers)
+    add_observed(app, runtime, callers)
     return app
 
 
 def create_probes(runtime: Runtime, access: Access, stopping: asyncio.Event) -> FastAPI:
     """What a worker without the API serves: only what an orchestrator asks it."""
     app = FastAPI(title="Tenuto worker", openapi_url=None, redirect_slashes=False)
+    callers = Callers(runtime.store, access)
     add_probes(app, runtime, stopping)
     add_handlers(app)
-    app.add_middleware(Guard, access=access)
-    add_observed(app, runtime, access)
+    app.add_middleware(Guard, callers=callers)
+    add_observed(app, runtime, callers)
     return app
 
 
@@ -68,13 +80,13 @@ class _AnyMethod(Route):
 
 
 class Guard:
-    """Around every request: refuses what foreign web pages send through a browser, lets no answer be sniffed
-    or stored, and keeps what went wrong inside.
+    """Around every request: refuses what foreign web pages send through a browser, lets no answer be sniffed,
+    stored, framed or run, ends what goes on when its token stops working, and keeps what went wrong inside.
     """
 
-    def __init__(self, app: Application, access: Access) -> None:
+    def __init__(self, app: Application, callers: Callers) -> None:
         self._app = app
-        self._access = access
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,65 +98,79 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-                message = {**message, "headers": [*message.get("headers", ()), *headers]}
+                message = {**message, "headers": _secured(message.get("headers", ()))}
             await send(message)
 
-        if why := self._access.refuses_page(scope["headers"]):
-            await problem(403, why)(scope, receive, send_safely)
-            return
+        if bearer(scope["headers"]).startswith(PREFIX.encode()):
+            receive = _WhileItWorks(self._callers, scope["headers"], receive).receive
         try:
+            if why := await self._refuses_page(scope):
+                await problem(403, why)(scope, receive, send_safely)
+                return
             await self._app(scope, receive, send_safely)
+        except StoreError as error:
+            if started:
+                raise
+            await of_error(error)(scope, receive, send_safely)
         except Exception:
             if started:
                 raise
             logger.exception("a request failed: %s %s", scope["method"], scope["path"])
             await unexpected()(scope, receive, send_safely)
 
-
-class _Described(FastAPI):
-    """Its description has the routes as FastAPI sees them, the bodies as msgspec reads and writes them, and
-    the contract.
-    """
-
-    def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            made = super().openapi()
-            _, shapes = msgspec.json.schema_components(v1.SHAPES, ref_template="#/components/schemas/{name}")
-            add_places(shapes)
-            components = made.setdefault("components", {})
-            components["schemas"] = components.get("schemas", {}) | shapes
-            components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-            made["security"] = [{}, {"bearer": []}]
-            made["paths"] |= {"/api/agent/tasks": {"post": _TASKS}, "/api/agent/approve": {"post": _APPROVE}}
-        return self.openapi_schema or {}
+    async def _refuses_page(self, scope: Scope) -> str:
+        """Why this looks like what a foreign web page makes a browser send; "" when it does not."""
+        if foreign_page(scope["headers"]):
+            return "requests from pages of another origin are refused"
+        if scope["path"] in PROBES:
+            return ""  # orchestrators ask by whatever name they have for this machine
+        if foreign_host(scope["headers"]) and await self._callers.anonymous():
+            return "without SUBMIT_TOKEN only requests to this machine's own loopback name are served"
+        return ""
 
 
-def _operation(summary: str, properties: dict[str, Any], required: list[str], codes: str) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": required}
-    return {
-        "tags": ["contract"],
-        "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": {code: {"description": _MEANING[code]} for code in codes.split()},
-    }
+class _WhileItWorks:
+    """What a request that goes on receives: its connection is closed once its token works no more."""
+
+    def __init__(self, callers: Callers, headers: Headers, receive: Receive) -> None:
+        self._callers = callers
+        self._headers = headers
+        self._receive = receive
+        # Where `streaming` looks for it: what breaks off a stream breaks off this one as well.
+        self.transport = getattr(getattr(receive, "__self__", None), "transport", None)
+
+    async def receive(self) -> Message:
+        waiting = asyncio.ensure_future(self._receive())
+        try:
+            while not (await asyncio.wait({waiting}, timeout=limits.TOKEN_SECONDS))[0]:
+                if await self._works():
+                    continue
+                if not isinstance(self.transport, asyncio.WriteTransport):
+                    return {"type": "http.disconnect"}
+                self.transport.abort()
+                break
+            return await waiting
+        finally:
+            waiting.cancel()
+
+    async def _works(self) -> bool:
+        try:
+            return await self._callers.of(self._headers) is not None
+        except StoreError:
+            return True  # nobody knows; what it asks for will meet the same
 
 
-_MEANING = {
-    "200": "The thread rests: completed, awaiting_…, step_limit, halted, cancelled or sleeping",
-    "202": "The thread still runs",
-    "400": "The body is not of this form",
-    "401": "The bearer token is missing or wrong",
-    "404": "No pending action for this task",
-    "409": "It is not clear which action is meant, or it was decided already",
-    "413": "The body is too large",
-    "502": "The thread failed",
-}
-_TEXT = {"type": "string"}
-_TASKS = _operation("Start a task and wait", {"task": _TEXT}, ["task"], "200 202 400 401 413 502")
-_APPROVE = _operation(
-    "Decide an action and wait",
-    {"task_id": _TEXT | {"format": "uuid"}, "approved": {"type": "boolean"}, "action_id": _TEXT},
-    ["task_id", "approved"],
-    "200 202 400 401 404 409 413 502",
+_SECURITY: Final = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
 )
+
+
+def _secured(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """With what holds for every answer that does not say otherwise itself."""
+    given = list(headers)
+    names = {name for name, _ in given}
+    return given + [header for header in _SECURITY if header[0] not in names]

@@ -24,9 +24,8 @@ async def read_object(request: Request) -> dict[str, Any]:
     return parse_object(await _read(request))
 
 
-async def read(request: Request, shape: type[T]) -> T:
-    """The body as a `shape`, a msgspec Struct; nothing is coerced. Raises `Problem` 400, 408, 413 or 422."""
-    body = await read_object(request)
+def converted(body: dict[str, Any], shape: type[T]) -> T:
+    """The body as a `shape`, a msgspec Struct; nothing is coerced. Raises `Problem` 422."""
     try:
         return msgspec.convert(body, shape)
     except msgspec.ValidationError as error:

@@ -3,6 +3,8 @@
     POST /api/agent/tasks    {"task": "…"}                               a token only if SUBMIT_TOKEN is set
     POST /api/agent/approve  {"task_id", "approved": true|false, "action_id"?}   always the approver's token
 
+Where there are stored tokens, one with role submit or approve will do as well, and something has to.
+
 Both answer when the thread rests; a task id is a thread id. 200 unless said otherwise:
 
     {"task_id","status":"completed","answer","steps"}
@@ -20,7 +22,8 @@ and, beyond the first users of this contract:
     {"task_id","status":"running"}                         not at rest after MAX_WAIT_SECONDS; 202
 
 Refusals, in the order in which they are looked for: 405, 404 for the path, 401, each as plain text; then as
-{"error"} 413, 400, 404 when nothing is pending, and 409 for what cannot be told apart or was decided already.
+{"error"} 403 for a stored token without the role or for other agents, 413, 400, 404 when nothing is pending,
+and 409 for what cannot be told apart or was decided already. `Idempotency-Key` is as in `posts`.
 Without `action_id` an action is decided only if it is the thread's only pending one and nothing in the thread
 was ever decided: a request that is sent twice cannot decide an action that nobody saw.
 """
@@ -35,13 +38,15 @@ from starlette.responses import Response
 
 from tenuto import limits
 from tenuto.errors import AlreadyDecided, Conflict, InterruptNotFound, InvalidInput
-from tenuto.events import InterruptId, InterruptRaised
+from tenuto.events import InterruptId, InterruptRaised, ThreadId
 from tenuto.runtime import Runtime
-from tenuto.server.access import Access
+from tenuto.server.access import Caller, Role
 from tenuto.server.bodies import read_object
+from tenuto.server.callers import Callers, check_agent, lacking
+from tenuto.server.posts import Posts
 from tenuto.server.problems import Problem, encoded, iso
 from tenuto.server.waiting import Waiting
-from tenuto.store.base import InterruptRow, already_decided
+from tenuto.store.base import InterruptRow
 from tenuto.thread import ThreadState
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -53,9 +58,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 class Contract:
     """The endpoints; `agent` is who gets the tasks."""
 
-    def __init__(self, runtime: Runtime, access: Access, waiting: Waiting, agent: str) -> None:
+    def __init__(
+        self, runtime: Runtime, callers: Callers, posts: Posts, waiting: Waiting, agent: str
+    ) -> None:
         self._runtime = runtime
-        self._access = access
+        self._callers = callers
+        self._posts = posts
         self._waiting = waiting
         self._agent = agent
         self._endpoints: dict[str, Endpoint] = {"tasks": self.tasks, "approve": self.approve}
@@ -67,30 +75,32 @@ class Contract:
         endpoint = self._endpoints.get(request.path_params["rest"])
         if endpoint is None:
             return Response("Not found", 404, media_type="text/plain")
-        try:
-            return await endpoint(request)
-        except Problem as refusal:
-            return encoded(refusal.status, {"error": refusal.detail}, refusal.headers)
-        except InvalidInput as error:
-            return encoded(400, {"error": str(error)})
-        except AlreadyDecided as error:
-            return _decided(error)
-        except Conflict as error:
-            return encoded(409, {"error": str(error)})
+        return await _told(lambda: endpoint(request))
 
     async def tasks(self, request: Request) -> Response:
         """Start a thread with this task. Whether the client stays to hear of it changes nothing."""
-        if not self._access.may_submit(request.headers.raw):
+        caller = await self._caller(request, "submit")
+        if caller is None:
             return _unauthorized()
-        task = (await read_object(request)).get("task")
+        check_agent(caller, self._agent)
+        body = await read_object(request)
+        task = body.get("task")
         if not isinstance(task, str) or not task.strip():
             raise Problem(400, "task is required")
-        thread_id = await self._runtime.start(self._agent, task)
-        return await self._rested(request, thread_id)
+
+        async def start(thread_id: str | None) -> ThreadId:
+            return await self._runtime.start(self._agent, task, by=caller.name, thread_id=thread_id)
+
+        async def work(append_id: str) -> Response:
+            thread_id = await self._posts.start(append_id, start)
+            return await self._rested(request, thread_id)
+
+        return await self._posts.answer(request, caller, body, lambda key: _told(lambda: work(key)))
 
     async def approve(self, request: Request) -> Response:
         """Decide an action, once. Whatever is refused has decided nothing."""
-        if not self._access.may_decide(request.headers.raw):
+        caller = await self._caller(request, "approve")
+        if caller is None:
             return _unauthorized()
         body = await read_object(request)
         task_id, approved, action_id = body.get("task_id"), body.get("approved"), body.get("action_id")
@@ -98,28 +108,44 @@ class Contract:
             raise Problem(400, "task_id is not a task ID")
         if not isinstance(approved, bool):
             raise Problem(400, "approved is neither true nor false")
-        if action_id is None:
-            row = await self._only_action(task_id.lower())
-        elif isinstance(action_id, str):
-            row = await self._action(task_id.lower(), action_id.lower())
-        else:
+        if action_id is not None and not isinstance(action_id, str):
             raise Problem(400, "action_id is not an action ID")
-        if isinstance(row, Response):
-            return row
-        if row.kind != "approval":
-            place = f"/v1/interrupts/{row.id}/resolve"
-            return encoded(409, {"error": f"this is no approval but a {row.kind}; decide it at {place}"})
         verb = "approve" if approved else "reject"
-        await self._runtime.resolve(row.id, verb, by="approver", channel="http")
-        return await self._rested(request, row.thread_id)
 
-    async def _only_action(self, task_id: str) -> InterruptRow | Response:
+        async def work(append_id: str) -> Response:
+            if action_id is None:
+                row = await self._only_action(task_id.lower(), caller)
+            else:
+                row = await self._action(task_id.lower(), action_id.lower(), caller)
+            if isinstance(row, Response):
+                return row
+            if row.kind != "approval":
+                place = f"/v1/interrupts/{row.id}/resolve"
+                return encoded(409, {"error": f"this is no approval but a {row.kind}; decide it at {place}"})
+            resolve = self._runtime.resolve(row.id, verb, by=caller.name, channel="http", append_id=append_id)
+            await self._posts.change(row.thread_id, append_id, resolve)
+            return await self._rested(request, row.thread_id)
+
+        return await self._posts.answer(request, caller, body, lambda key: _told(lambda: work(key)))
+
+    async def _caller(self, request: Request, needs: Role) -> Caller | None:
+        """Who sends this; None when it is to hear of no more than 401. Raises `Problem` 403."""
+        caller = await self._callers.of(request.headers.raw)
+        if caller is not None and not caller.may(needs):
+            if caller.stored:
+                raise lacking(caller, needs)
+            return None
+        return caller
+
+    async def _only_action(self, task_id: str, caller: Caller) -> InterruptRow | Response:
         """What a request without `action_id` can only mean, or the refusal.
 
         The decided ones are asked for after the pending ones: if the first pending one was decided between
         these, and a second raised, the decision is seen here.
         """
         pending = await self._runtime.interrupts(thread_id=task_id)
+        if pending and not caller.sees(pending[0].agent):
+            raise Problem(404, NOTHING_PENDING)
         if len(pending) == 1 and not await self._runtime.interrupts(
             thread_id=task_id, pending=False, limit=1
         ):
@@ -130,19 +156,31 @@ class Contract:
         error = "say with action_id which action is meant: several are pending, or one was decided before"
         return encoded(409, {"error": error, "actions": [_action(row) for row in pending]})
 
-    async def _action(self, task_id: str, action_id: str) -> InterruptRow:
+    async def _action(self, task_id: str, action_id: str, caller: Caller) -> InterruptRow:
         try:
             row = await self._runtime.store.interrupt(InterruptId(action_id))
         except InterruptNotFound:
             raise Problem(404, NOTHING_PENDING) from None
-        if row.thread_id != task_id:
+        if row.thread_id != task_id or not caller.sees(row.agent):
             raise Problem(404, NOTHING_PENDING)
-        if row.outcome is not None:
-            raise already_decided(row)
         return row
 
     async def _rested(self, request: Request, thread_id: str) -> Response:
         return answer(await self._waiting.rest(request, thread_id, limits.MAX_WAIT_SECONDS))
+
+
+async def _told(work: Callable[[], Awaitable[Response]]) -> Response:
+    """The answer, or the refusal as this contract tells it."""
+    try:
+        return await work()
+    except Problem as refusal:
+        return encoded(refusal.status, {"error": refusal.detail, **refusal.facts}, refusal.headers)
+    except InvalidInput as error:
+        return encoded(400, {"error": str(error)})
+    except AlreadyDecided as error:
+        return _decided(error)
+    except Conflict as error:
+        return encoded(409, {"error": str(error)})
 
 
 def answer(state: ThreadState) -> Response:

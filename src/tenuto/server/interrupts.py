@@ -1,46 +1,79 @@
 """The endpoints of the inbox: what waits for a person, what became of it, and deciding it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
-from fastapi import Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
 from tenuto import limits
-from tenuto.events import InterruptId, ThreadId
+from tenuto.events import InterruptId, InterruptKind, ThreadId
 from tenuto.runtime import Runtime
-from tenuto.server.access import Access
-from tenuto.server.bodies import read
+from tenuto.server.callers import caller_of
+from tenuto.server.listed import Listed, in_scope
+from tenuto.server.posts import Post, Posts
 from tenuto.server.problems import Problem, encoded
 from tenuto.server.shapes import InterruptPage, Resolution, interrupt_body
 from tenuto.server.waiting import Waiting
+from tenuto.store.base import InterruptRow
+
+Decided = Literal["pending", "decided", "all"]
+_PENDING: Final[dict[Decided, bool | None]] = {"pending": True, "decided": False, "all": None}
+
+
+class Which(NamedTuple):
+    """Those that are asked for."""
+
+    status: Decided
+    thread_id: ThreadId | None
+    agent: str | None
+    kind: InterruptKind | None
+
+
+# A coroutine, though it awaits nothing: FastAPI would run a plain function on a thread.
+async def _which(
+    status: Decided = "pending",
+    thread_id: str | None = None,
+    agent: str | None = None,
+    kind: InterruptKind | None = None,
+) -> Which:
+    return Which(status, ThreadId(thread_id) if thread_id else None, agent, kind)
 
 
 class Interrupts:
     """Listed oldest first: who waits longest comes first."""
 
-    def __init__(self, runtime: Runtime, access: Access, waiting: Waiting) -> None:
+    def __init__(self, runtime: Runtime, posts: Posts, waiting: Waiting) -> None:
         self._runtime = runtime
-        self._access = access
+        self._posts = posts
         self._waiting = waiting
 
     async def list_interrupts(
         self,
-        status: Literal["pending", "all"] = "pending",
-        thread_id: str | None = None,
+        request: Request,
+        which: Annotated[Which, Depends(_which)],
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=limits.MAX_LISTED_INTERRUPTS)] = 100,
     ) -> Response:
-        """The inbox, oldest first; `after` is the id of the last interrupt of the page before."""
+        """The inbox, oldest first, as far as it is in the caller's scope; `after` is the `next` of the page
+        before, or the id of any interrupt.
+        """
         if after is not None:
             await self._runtime.store.interrupt(InterruptId(after))  # an unknown place is 404, not page one
-        rows = await self._runtime.interrupts(
-            pending=True if status == "pending" else None,
-            thread_id=ThreadId(thread_id) if thread_id else None,
-            after=InterruptId(after) if after is not None else None,
-            limit=limit + 1,
-        )
-        page = [interrupt_body(row) for row in rows[:limit]]
-        return encoded(200, InterruptPage(page, page[-1].id if len(rows) > limit else None))
+
+        async def fetch(agent: str | None, place: InterruptId | None, count: int) -> list[InterruptRow]:
+            return await self._runtime.interrupts(
+                pending=_PENDING[which.status],
+                thread_id=which.thread_id,
+                agent=agent,
+                kind=which.kind,
+                after=place,
+                limit=count,
+            )
+
+        start = InterruptId(after) if after is not None else None
+        listed = Listed(fetch, lambda row: row.id, which.agent, limit)
+        page = await in_scope(caller_of(request), listed, start)
+        return encoded(200, InterruptPage([interrupt_body(row) for row in page.rows], page.next))
 
     async def get_interrupt(self, interrupt_id: str) -> Response:
         """One interrupt, pending or decided."""
@@ -48,21 +81,27 @@ class Interrupts:
 
     async def resolve_interrupt(self, request: Request, interrupt_id: str) -> Response:
         """Decide a pending interrupt, once. 409 says by whom, what and when it was decided before."""
-        body = await read(request, Resolution)
-        if body.verb and body.outcome not in (None, body.verb):
-            raise Problem(422, "verb and outcome, its old name, say different things")
-        verb = body.verb or body.outcome
-        if verb is None:
-            raise Problem(422, "say with verb what is decided")
-        row = await self._runtime.store.interrupt(InterruptId(interrupt_id))
-        await self._runtime.resolve(
-            interrupt_id,
-            verb,
-            by=self._access.who(request.headers.raw, body.by),
-            channel="http",
-            comment=body.comment,
-            arguments=body.arguments,
-            answer=body.answer,
-            digest=body.digest,
-        )
-        return await self._waiting.state(request, row.thread_id)
+
+        async def work(post: Post[Resolution]) -> Response:
+            body = post.body
+            verb = body.verb or body.outcome
+            if verb is None or body.outcome not in (None, verb):
+                raise Problem(
+                    422, "say with verb what is decided; outcome, its old name, may only say the same"
+                )
+            row = await self._runtime.store.interrupt(InterruptId(interrupt_id))
+            resolve = self._runtime.resolve(
+                interrupt_id,
+                verb,
+                by=post.caller.by(body.by),
+                channel="http",
+                comment=body.comment,
+                arguments=body.arguments,
+                answer=body.answer,
+                digest=body.digest,
+                append_id=post.append_id,
+            )
+            await self._posts.change(row.thread_id, post.append_id, resolve)
+            return await self._waiting.state(request, row.thread_id)
+
+        return await self._posts.once(request, Resolution, work)

@@ -5,7 +5,9 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -13,9 +15,11 @@ from fastapi import FastAPI
 from tenuto import limits
 from tenuto.errors import ConfigurationError
 from tenuto.runtime import Runtime
-from tenuto.server.access import Access
+from tenuto.server.access import Access, is_loopback
 from tenuto.server.app import create_app, create_probes
 from tenuto.server.files import make_room_for_connections, room_for_connections
+from tenuto.server.tokens import stored_tokens
+from tenuto.store import Store
 
 Ready = Callable[[str], None]
 logger = logging.getLogger("tenuto.server")
@@ -28,8 +32,8 @@ def serve(
     thread.
 
     `agent` (by default the first) gets the tasks that name none; `port` 0 takes a free one; `ready` is called
-    with the URL once requests are taken. The tokens come from the environment. Where the runtime's settings
-    have no worker, threads are advanced by workers elsewhere.
+    with the URL once requests are taken. The secrets come from the environment, tokens from the database.
+    Where the runtime's settings have no worker, threads are advanced by workers elsewhere.
 
     A signal ends it gracefully: no new connections and threads are taken, what runs may come to rest within
     the grace time of the settings and its requests are answered, the rest is handed over to whatever worker
@@ -42,11 +46,19 @@ def serve(
     if not runtime.agents:
         raise ConfigurationError("there is no agent to serve")
     access = Access.from_environment()
-    access.check_host(host)
+    beyond = not is_loopback(host)
+    if beyond:
+        access.check_host(host, tokens=_is_there(runtime.store))
+        access = replace(access, anonymous=False)
     make_room_for_connections()
     app = create_app(runtime, access, agent=agent or next(iter(runtime.agents)))
+
+    async def check() -> None:
+        if beyond:
+            access.check_host(host, tokens=bool(await stored_tokens(runtime.store)))
+
     with _listen(host, port) as listener:
-        _run(runtime, _Server(app, listener, host, ready), app.state.waiting.stopping)
+        _run(runtime, _Server(app, listener, host, ready, check), app.state.waiting.stopping)
 
 
 def work(
@@ -61,9 +73,17 @@ def work(
     if port is None:
         _run(runtime, None, stopping, ready)
         return
+    # Where strangers can connect, metrics take a token.
+    access = replace(Access.from_environment(), anonymous=is_loopback(host))
     with _listen(host, port) as listener:
-        app = create_probes(runtime, Access.from_environment(), stopping)
+        app = create_probes(runtime, access, stopping)
         _run(runtime, _Server(app, listener, host, ready), stopping)
+
+
+def _is_there(store: Store) -> bool:
+    """Looking for tokens shall not make a database."""
+    path = getattr(store, "path", None)
+    return path is None or Path(path).exists()
 
 
 def _run(
@@ -93,26 +113,40 @@ async def _until_signalled(
     logger.info("starting", extra=about)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
-    async with runtime, asyncio.TaskGroup() as group:
+    async with runtime:
         if server is not None:
-            group.create_task(server.serve())
-        elif ready is not None:
-            ready("")
-        await stop.wait()
-        logger.info("stopping", extra={"worker": runtime.owner})
-        # The worker first: requests that wait are answered as their threads come to rest, and only those
-        # of threads that are handed over hear that theirs still runs.
-        if server is not None:
-            server.should_exit = True
-        await runtime.worker.stop(runtime.settings.grace_seconds)
-        stopping.set()
+            await server.check()
+        async with asyncio.TaskGroup() as group:
+            if server is not None:
+                group.create_task(server.serve())
+            elif ready is not None:
+                ready("")
+            await stop.wait()
+            logger.info("stopping", extra={"worker": runtime.owner})
+            # The worker first: requests that wait are answered as their threads come to rest, and only those
+            # of threads that are handed over hear that theirs still runs.
+            if server is not None:
+                server.should_exit = True
+            await runtime.worker.stop(runtime.settings.grace_seconds)
+            stopping.set()
     logger.info("stopped", extra={"worker": runtime.owner})
+
+
+async def _nothing() -> None:
+    """Nothing is checked before a server of probes alone takes requests."""
 
 
 class _Server(uvicorn.Server):
     """Uvicorn on a socket that is listening already; signals are none of its business."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket, host: str, ready: Ready | None) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        host: str,
+        ready: Ready | None,
+        check: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -129,6 +163,7 @@ class _Server(uvicorn.Server):
         self._listener = listener
         self._host = f"[{host.strip('[]')}]" if ":" in host else host
         self._ready = ready
+        self.check = check
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve([self._listener])

@@ -12,8 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenuto.observe import Observe
 from tenuto.runtime import Runtime
-from tenuto.server.access import Access
-from tenuto.server.problems import PROBLEMS, Problem
+from tenuto.server.callers import Callers, caller_of
+from tenuto.server.described import problems
+from tenuto.server.problems import Problem
 
 if TYPE_CHECKING:
     from tenuto.observe.metrics import Metrics
@@ -21,27 +22,30 @@ if TYPE_CHECKING:
 _CONTRACT = ("/api/agent/tasks", "/api/agent/approve")
 
 
-def add_observed(app: FastAPI, runtime: Runtime, access: Access) -> None:
+def add_observed(app: FastAPI, runtime: Runtime, callers: Callers) -> None:
     """GET /metrics and what has to stand around every request, as far as the runtime is looked on."""
     if runtime.observe is not None:
         app.add_middleware(Observed, observe=runtime.observe)
         if runtime.observe.metrics is not None:
-            _add_metrics(app, runtime, runtime.observe.metrics, access)
+            _add_metrics(app, runtime, runtime.observe.metrics, callers)
 
 
-def _add_metrics(app: FastAPI, runtime: Runtime, metrics: "Metrics", access: Access) -> None:
+def _add_metrics(app: FastAPI, runtime: Runtime, metrics: "Metrics", callers: Callers) -> None:
     metrics.subscribers.set_function(lambda: runtime.hub.followers)
 
     async def get_metrics(request: Request) -> Response:
         """Prometheus metrics, as text or as OpenMetrics."""
-        if not access.may_submit(request.headers.raw):
-            raise Problem(401, "a bearer token is needed here", WWW_Authenticate="Bearer")
+        if caller_of(request).agents:
+            raise Problem(403, "metrics are of all agents, and this token is for some")
         body, content_type = await metrics.render(runtime.store, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
     text = {"schema": {"type": "string"}}
     answers: dict[int | str, dict[str, Any]] = {
-        200: {"description": "The metrics", "content": {"text/plain": text}}
+        200: {
+            "description": "The metrics",
+            "content": {"text/plain": text, "application/openmetrics-text": text},
+        }
     }
     app.add_api_route(
         "/metrics",
@@ -49,7 +53,10 @@ def _add_metrics(app: FastAPI, runtime: Runtime, metrics: "Metrics", access: Acc
         methods=["GET"],
         response_class=Response,
         response_model=None,
-        responses=PROBLEMS | answers,
+        operation_id="get_metrics",
+        tags=["probes"],
+        dependencies=[callers.needing("read")],
+        responses=answers | problems(401, 403, 500, 503),
     )
 
 

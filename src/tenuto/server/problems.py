@@ -5,6 +5,7 @@ traceback and answered 500 without a word of it.
 """
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -41,12 +42,15 @@ _PLAIN = "about:blank"  # the status says it all
 
 
 class Problem(Exception):
-    """This request is refused with `status`; `detail` is for the person who sent it."""
+    """This request is refused with `status`; `detail` is for the person who sent it, `facts` for programs."""
 
-    def __init__(self, status: int, detail: str, **headers: str) -> None:
+    def __init__(
+        self, status: int, detail: str, *, facts: Mapping[str, Any] | None = None, **headers: str
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.facts = facts or {}
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -59,13 +63,20 @@ class ProblemDetails(msgspec.Struct):
     detail: str
 
 
-# For every endpoint, also for what FastAPI refuses: it would describe bodies of its own, which are not sent.
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "A problem (RFC 9457)",
-        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
-    }
-}
+class RoleProblem(ProblemDetails):
+    """... because a role is missing: any of `needs` would do, `roles` are there."""
+
+    needs: list[str]
+    roles: list[str]
+
+
+class DecidedProblem(ProblemDetails):
+    """... because somebody has decided already: what, by whom and when."""
+
+    interrupt_id: str
+    outcome: str
+    by: str
+    at: str | None
 
 
 def iso(at_ms: int | None) -> str | None:
@@ -115,7 +126,7 @@ def add_handlers(app: FastAPI) -> None:
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        return problem(error.status, error.detail, error.headers)
+        return problem(error.status, error.detail, error.headers, **error.facts)
 
     async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, TenutoError)

@@ -129,6 +129,12 @@ class State(msgspec.Struct):
     interrupts: list[PendingInterrupt]
 
 
+class Sent(State):
+    """... with the place of the message that was added."""
+
+    seq: int
+
+
 class Thread(State):
     """... with what a list shows of it. `head_hash` is that of event `head_seq`."""
 
@@ -164,9 +170,24 @@ class ThreadPage(msgspec.Struct):
     next: str | None
 
 
-def state_body(state: ThreadState) -> State:
-    """A state as it is shown."""
-    return State(**_state(state))
+class Worker(msgspec.Struct):
+    """A process that advances threads of these agents, and lives."""
+
+    owner: str
+    agents: tuple[str, ...]
+    pid: int
+    started_at: Time | None
+
+
+class WorkerList(msgspec.Struct):
+    """The workers that live now, in any process on this database."""
+
+    workers: list[Worker]
+
+
+def state_body(state: ThreadState, seq: int | None = None) -> State:
+    """A state as it is shown; `seq`: that of the message that led to it."""
+    return State(**_state(state)) if seq is None else Sent(**_state(state), seq=seq)
 
 
 def thread_body(state: ThreadState, row: ThreadRow, head_hash: str) -> Thread:

@@ -10,57 +10,89 @@ from starlette.responses import Response
 from tenuto import limits
 from tenuto.events import ThreadId
 from tenuto.runtime import Runtime
-from tenuto.server.access import Access
-from tenuto.server.bodies import read
-from tenuto.server.problems import Problem, encoded
+from tenuto.server.callers import caller_of, check_agent
+from tenuto.server.listed import Listed, in_scope
+from tenuto.server.posts import Post, Posts
+from tenuto.server.problems import Problem, encoded, iso
 from tenuto.server.shapes import (
     Cancellation,
     Extension,
     NewMessage,
     NewThread,
     ThreadPage,
+    Worker,
+    WorkerList,
     summary_body,
     thread_body,
 )
 from tenuto.server.waiting import Waiting
 from tenuto.store.base import ThreadRow, ThreadStatus
 
+Place = tuple[int, ThreadId]
+_FILTER = re.compile(r"metadata\[(.*)\]", re.DOTALL)
+
 
 class Threads:
     """`agent` is who gets the threads that name none."""
 
-    def __init__(self, runtime: Runtime, access: Access, waiting: Waiting, agent: str) -> None:
+    def __init__(self, runtime: Runtime, posts: Posts, waiting: Waiting, agent: str) -> None:
         self._runtime = runtime
-        self._access = access
+        self._posts = posts
         self._waiting = waiting
         self._agent = agent
 
     async def start_thread(self, request: Request) -> Response:
         """Start a thread with a first message."""
-        body = await read(request, NewThread)
-        thread_id = await self._runtime.start(
-            body.agent or self._agent,
-            body.message,
-            by=self._who(request, body.by),
-            metadata=body.metadata,
-            thread_id=body.thread_id,
-        )
-        return await self._waiting.state(request, thread_id, 201, Location=f"/v1/threads/{thread_id}")
+
+        async def work(post: Post[NewThread]) -> Response:
+            body, agent = post.body, post.body.agent or self._agent
+            check_agent(post.caller, agent)
+
+            async def start(thread_id: str | None) -> ThreadId:
+                by = post.caller.by(body.by)
+                return await self._runtime.start(
+                    agent, body.message, by=by, metadata=body.metadata, thread_id=thread_id
+                )
+
+            # With an id of its own it is the same start with a key and without.
+            own = body.thread_id
+            thread_id = await (start(own) if own else self._posts.start(post.append_id, start))
+            return await self._waiting.state(request, thread_id, 201, Location=f"/v1/threads/{thread_id}")
+
+        return await self._posts.once(request, NewThread, work)
 
     async def list_threads(
         self,
+        request: Request,
         status: ThreadStatus | None = None,
         agent: str | None = None,
         cursor: str | None = None,
         limit: Annotated[int, Query(ge=1, le=limits.MAX_LISTED_THREADS)] = 100,
     ) -> Response:
-        """Threads, newest first. A cursor stays good: threads that start later shift nothing."""
-        rows = await self._runtime.threads(
-            status=status, agent=agent, before=None if cursor is None else _place(cursor), limit=limit + 1
-        )
-        page = rows[:limit]
-        more = _cursor(page[-1]) if len(rows) > limit else None
-        return encoded(200, ThreadPage([summary_body(row) for row in page], more))
+        """Threads, newest first, as far as they are in the caller's scope. A cursor stays good: threads that
+        start later shift nothing. `metadata[key]=text`: only those whose metadata has this text there.
+        """
+        caller, metadata = caller_of(request), _metadata(request)
+
+        async def fetch(agent: str | None, place: Place | None, count: int) -> list[ThreadRow]:
+            return await self._runtime.threads(
+                status=status, agent=agent, metadata=metadata, before=place, limit=count
+            )
+
+        start = None if cursor is None else _place(cursor)
+        page = await in_scope(caller, Listed(fetch, _place_of, agent, limit), start)
+        more = None if page.next is None else _cursor(page.next)
+        return encoded(200, ThreadPage([summary_body(row) for row in page.rows], more))
+
+    async def list_workers(self, request: Request) -> Response:
+        """The workers that live now, and which of the caller's agents they serve."""
+        caller = caller_of(request)
+        workers = [
+            Worker(row.owner, agents, row.pid, iso(row.started_at_ms))
+            for row in await self._runtime.workers()
+            if (agents := tuple(agent for agent in row.agents if caller.sees(agent)))
+        ]
+        return encoded(200, WorkerList(workers))
 
     async def get_thread(self, thread_id: str) -> Response:
         """The state of a thread."""
@@ -72,38 +104,71 @@ class Threads:
 
     async def send_message(self, request: Request, thread_id: str) -> Response:
         """Add a message; a thread that ended goes on."""
-        body = await read(request, NewMessage)
-        await self._runtime.send(thread_id, body.text, by=self._who(request, body.by), channel="http")
-        return await self._waiting.state(request, thread_id)
+
+        async def work(post: Post[NewMessage]) -> Response:
+            seq = await self._runtime.send(
+                thread_id,
+                post.body.text,
+                by=post.caller.by(post.body.by),
+                channel="http",
+                append_id=post.append_id,
+            )
+            return await self._waiting.state(request, thread_id, seq=seq)
+
+        return await self._posts.once(request, NewMessage, work)
 
     async def cancel_thread(self, request: Request, thread_id: str) -> Response:
         """Ask for a thread to stop; whoever runs it does so within a second."""
-        body = await read(request, Cancellation)
-        await self._runtime.cancel(thread_id, by=self._who(request, body.by), reason=body.reason)
-        return await self._waiting.state(request, thread_id)
+
+        async def work(post: Post[Cancellation]) -> Response:
+            by, reason = post.caller.by(post.body.by), post.body.reason
+            cancel = self._runtime.cancel(thread_id, by=by, reason=reason, append_id=post.append_id)
+            await self._posts.change(thread_id, post.append_id, cancel)
+            return await self._waiting.state(request, thread_id)
+
+        return await self._posts.once(request, Cancellation, work)
 
     async def extend_thread(self, request: Request, thread_id: str) -> Response:
         """Give this turn more; a halted or failed thread goes on."""
-        more = await read(request, Extension)
-        await self._runtime.extend(
-            thread_id,
-            by=self._who(request, more.by),
-            steps=more.steps,
-            tokens=more.tokens,
-            cost=more.cost,
-            seconds=more.seconds,
-        )
-        return await self._waiting.state(request, thread_id)
 
-    def _who(self, request: Request, by: str) -> str:
-        return self._access.who(request.headers.raw, by)
+        async def work(post: Post[Extension]) -> Response:
+            more = post.body
+            extend = self._runtime.extend(
+                thread_id,
+                by=post.caller.by(more.by),
+                append_id=post.append_id,
+                steps=more.steps,
+                tokens=more.tokens,
+                cost=more.cost,
+                seconds=more.seconds,
+            )
+            await self._posts.change(thread_id, post.append_id, extend)
+            return await self._waiting.state(request, thread_id)
+
+        return await self._posts.once(request, Extension, work)
 
 
-def _cursor(row: ThreadRow) -> str:
-    return base64.urlsafe_b64encode(f"{row.created_at_ms} {row.id}".encode()).decode().rstrip("=")
+def _metadata(request: Request) -> dict[str, str] | None:
+    """What `metadata[key]=text` asks for. Raises `Problem` 422."""
+    asked: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name == "metadata" or name.startswith("metadata["):
+            found = _FILTER.fullmatch(name)
+            if found is None or found[1] in asked:
+                raise Problem(422, f"query: {name[:100]!r} is not of the form metadata[key], each key once")
+            asked[found[1]] = value
+    return asked or None
 
 
-def _place(cursor: str) -> tuple[int, ThreadId]:
+def _place_of(row: ThreadRow) -> Place:
+    return row.created_at_ms, row.id
+
+
+def _cursor(place: Place) -> str:
+    return base64.urlsafe_b64encode(f"{place[0]} {place[1]}".encode()).decode().rstrip("=")
+
+
+def _place(cursor: str) -> Place:
     """The row that a cursor names. Raises `Problem` 400 for what `_cursor` never made."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()

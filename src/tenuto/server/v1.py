@@ -1,19 +1,18 @@
-"""The /v1 API: which path leads where, who may take it, and how it is described.
+"""The /v1 API: which path leads where, what it takes and answers, and which role it needs.
 
-Errors are RFC 9457 problem details. Every POST answers the thread's state; `Prefer: wait=SECONDS` (RFC 7240)
-puts the answer off until the thread rests or that time has passed.
+Errors are RFC 9457 problem details. POSTs to threads and interrupts answer the thread's state;
+`Prefer: wait=SECONDS` (RFC 7240) puts the answer off until the thread rests or that time has passed.
 """
 
-from typing import Any
-
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from tenuto.runtime import Runtime
-from tenuto.server.access import Access
-from tenuto.server.events import EVENT_STREAM, JSON_LINES, EventPage, Events, StoredLine
+from tenuto.server.callers import Callers
+from tenuto.server.described import Route, described
+from tenuto.server.events import EventPage, Events, StoredLine
 from tenuto.server.interrupts import Interrupts
-from tenuto.server.problems import PROBLEMS, Problem, ProblemDetails
+from tenuto.server.posts import Posts
 from tenuto.server.shapes import (
     Cancellation,
     Extension,
@@ -22,96 +21,56 @@ from tenuto.server.shapes import (
     NewMessage,
     NewThread,
     Resolution,
+    Sent,
     State,
     Thread,
     ThreadPage,
+    WorkerList,
 )
 from tenuto.server.streaming import Streams
 from tenuto.server.threads import Threads
+from tenuto.server.token_routes import CreatedToken, NewToken, ShownToken, TokenList, Tokens
 from tenuto.server.waiting import Waiting
 
 
-class V1:
-    """The endpoints, as a router."""
+def routes(runtime: Runtime, callers: Callers, posts: Posts, waiting: Waiting, agent: str) -> list[Route]:
+    """All of /v1. `agent` gets the threads that name none."""
+    threads = Threads(runtime, posts, waiting, agent)
+    events = Events(runtime, Streams(waiting.stopping, runtime.observe))
+    interrupts = Interrupts(runtime, posts, waiting)
+    tokens = Tokens(runtime, callers)
+    thread, interrupt = "/threads/{thread_id}", "/interrupts/{interrupt_id}"
+    return [
+        Route("POST", "/threads", threads.start_thread, ("submit",), State, NewThread, status=201),
+        Route("GET", "/threads", threads.list_threads, ("read",), ThreadPage),
+        Route("GET", thread, threads.get_thread, ("read",), Thread),
+        Route("GET", f"{thread}/events", events.events, ("read",), EventPage, name="list_events"),
+        Route("GET", f"{thread}/export", events.export, ("read",), StoredLine, name="export_thread"),
+        Route("POST", f"{thread}/messages", threads.send_message, ("submit",), Sent, NewMessage),
+        Route("POST", f"{thread}/cancel", threads.cancel_thread, ("submit",), State, Cancellation),
+        Route("POST", f"{thread}/extend", threads.extend_thread, ("submit",), State, Extension),
+        # Whoever decides has to see what.
+        Route("GET", "/interrupts", interrupts.list_interrupts, ("read", "approve"), InterruptPage),
+        Route("GET", interrupt, interrupts.get_interrupt, ("read", "approve"), Interrupt),
+        Route("POST", f"{interrupt}/resolve", interrupts.resolve_interrupt, ("approve",), State, Resolution),
+        Route("GET", "/workers", threads.list_workers, ("read",), WorkerList),
+        Route("GET", "/tokens", tokens.list_tokens, ("admin",), TokenList),
+        Route("POST", "/tokens", tokens.create_token, ("admin",), CreatedToken, NewToken, status=201),
+        Route("DELETE", "/tokens/{name}", tokens.revoke_token, ("admin",), ShownToken),
+    ]
 
-    def __init__(self, runtime: Runtime, access: Access, waiting: Waiting, agent: str) -> None:
-        self._access = access
-        self.router = APIRouter(prefix="/v1", tags=["v1"])
-        reads, decides = [Depends(self._submitter)], [Depends(self._approver)]
-        threads = Threads(runtime, access, waiting, agent)
-        self._post("/threads", threads.start_thread, NewThread, reads, 201)
-        self._get("/threads", threads.list_threads, ThreadPage, reads)
-        self._get("/threads/{thread_id}", threads.get_thread, Thread, reads)
-        events = Events(runtime, Streams(waiting.stopping, runtime.observe))
-        self._get("/threads/{thread_id}/events", events.events, EventPage, reads)
-        self._get("/threads/{thread_id}/export", events.export, StoredLine, reads)
-        self._post("/threads/{thread_id}/messages", threads.send_message, NewMessage, reads)
-        self._post("/threads/{thread_id}/cancel", threads.cancel_thread, Cancellation, reads)
-        self._post("/threads/{thread_id}/extend", threads.extend_thread, Extension, reads)
-        interrupts = Interrupts(runtime, access, waiting)
-        self._get("/interrupts", interrupts.list_interrupts, InterruptPage, reads)
-        self._get("/interrupts/{interrupt_id}", interrupts.get_interrupt, Interrupt, reads)
-        resolve = interrupts.resolve_interrupt
-        self._post("/interrupts/{interrupt_id}/resolve", resolve, Resolution, decides)
 
-    # Coroutines, though they await nothing: FastAPI would run plain functions on a thread each.
-    async def _submitter(self, request: Request) -> None:
-        if not self._access.may_submit(request.headers.raw):
-            raise Problem(401, "a bearer token is needed here", WWW_Authenticate="Bearer")
-
-    async def _approver(self, request: Request) -> None:
-        if not self._access.may_decide(request.headers.raw):
-            raise Problem(401, "the approver's bearer token is needed here", WWW_Authenticate="Bearer")
-
-    def _get(self, path: str, endpoint: Any, shape: type, dependencies: list[Any]) -> None:
-        answers = PROBLEMS | {200: answer_schema(shape, "The answer")}
-        if shape is EventPage:
-            answers[200]["content"][EVENT_STREAM] = {"schema": {"type": "string"}}
-            answers[204] = {"description": "With until=rest: the thread rests, and there is nothing to add"}
-        elif shape is StoredLine:
-            answers[200]["content"] = {JSON_LINES: {"schema": {"type": "string"}}}
-        self.router.add_api_route(
-            path,
-            endpoint,
-            methods=["GET"],
+def router(routes: list[Route], callers: Callers) -> APIRouter:
+    """The routes, each behind the role that it needs, and described."""
+    made = APIRouter(prefix="/v1")
+    for route in routes:
+        made.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=[route.method],
+            dependencies=[callers.needing(*route.needs)],
             response_class=Response,  # FastAPI would describe a JSON body besides
             response_model=None,
-            responses=answers,
-            dependencies=dependencies,
+            **described(route),
         )
-
-    def _post(
-        self, path: str, endpoint: Any, shape: type, dependencies: list[Any], status: int = 200
-    ) -> None:
-        self.router.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            response_model=None,
-            status_code=status,
-            responses=PROBLEMS | {status: answer_schema(State, "The thread's state")},
-            dependencies=dependencies,
-            openapi_extra={"requestBody": {"required": True, **answer_schema(shape, "")}},
-        )
-
-
-def answer_schema(shape: type, description: str) -> dict[str, Any]:
-    """The OpenAPI form of a body; its schema is among the components, made by msgspec."""
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
-    return {"description": description, "content": content}
-
-
-SHAPES = (
-    ProblemDetails,
-    ThreadPage,
-    Thread,
-    NewThread,
-    NewMessage,
-    Cancellation,
-    Extension,
-    Resolution,
-    State,
-    EventPage,
-    InterruptPage,
-    Interrupt,
-)
+    return made

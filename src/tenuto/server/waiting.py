@@ -21,15 +21,22 @@ class Waiting:
         self._runtime = runtime
         self.stopping = asyncio.Event()
 
-    async def state(self, request: Request, thread_id: str, status: int = 200, **headers: str) -> Response:
-        """The thread's state as an answer, put off as `Prefer: wait` says."""
+    async def state(
+        self,
+        request: Request,
+        thread_id: str,
+        status: int = 200,
+        seq: int | None = None,
+        **headers: str,
+    ) -> Response:
+        """The thread's state as an answer, put off as `Prefer: wait` says; `seq` as in `state_body`."""
         seconds = preferred_wait(request)
         if seconds is None:
             state = await self._runtime.state(thread_id)
         else:
             state = await self.rest(request, thread_id, seconds)
             headers["Preference-Applied"] = f"wait={seconds}"
-        return encoded(status, state_body(state), headers)
+        return encoded(status, state_body(state, seq), headers)
 
     async def rest(self, request: Request, thread_id: str, seconds: float) -> ThreadState:
         """The state once the thread rests, or as it is after `seconds`. The request's body has been read.

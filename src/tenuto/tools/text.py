@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import PurePath
 from typing import Any, NoReturn
+from uuid import UUID
 
 import msgspec
 
@@ -314,3 +315,11 @@ def long_text(name: str, text: str) -> str:
 def short_text(name: str, text: str) -> str:
     """A name."""
     return bounded(name, text, limits.MAX_NAME_CHARACTERS)
+
+
+def uuid_text(text: str) -> str:
+    """A thread's id, as it is written everywhere."""
+    try:
+        return str(UUID(text))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidInput(f"thread_id {str(text)[:100]!r} is not a UUID") from error
