@@ -36,6 +36,7 @@ MAX_CONCURRENT_CALLS: Final = 32
 FULL_REST_MS: Final = 1_000
 MAX_ARGUMENT_DEPTH: Final = 64
 MAX_PROGRESS_CHARACTERS: Final = 1_000
+PROGRESS_SECONDS: Final = 0.1
 MAX_WAIT_UNTIL_DAYS: Final = 366
 
 # How long a thread may go on by itself.

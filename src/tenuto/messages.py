@@ -129,9 +129,15 @@ class ToolProgress(msgspec.Struct, frozen=True, tag="tool_progress", tag_field="
     fraction: float | None = None
 
 
+class StatusLine(msgspec.Struct, frozen=True, tag="status_line", tag_field="type"):
+    """What is being done now, for a person to read; the next line or the next event replaces it."""
+
+    text: str
+
+
 Delta = TextDelta | ReasoningDelta | CallDelta | AttemptFailed
 
-Live = Delta | ToolProgress
+Live = Delta | ToolProgress | StatusLine
 
 
 class Model(Protocol):

@@ -8,7 +8,15 @@ from tests.server.conftest import APPROVER, SUBMITTER
 from tests.server.test_v1 import is_problem, started
 
 from tenuto import limits
-from tenuto.messages import AttemptFailed, CallDelta, ReasoningDelta, Reply, TextDelta, ToolProgress
+from tenuto.messages import (
+    AttemptFailed,
+    CallDelta,
+    ReasoningDelta,
+    Reply,
+    StatusLine,
+    TextDelta,
+    ToolProgress,
+)
 from tenuto.server import Access
 from tenuto.testing import call
 
@@ -188,12 +196,14 @@ async def test_every_kind_of_delta_is_told_without_an_id(place):
         CallDelta(0, "get_order", '{"order'),
         AttemptFailed("cut", 0.5),
         ToolProgress("s0001c000", "half", 0.5),
+        StatusLine("asking scripted"),
+        TextDelta("half a \ud83d character"),
     ]
     parser, told = Parser(), []
     path = f"/v1/threads/{state['id']}/events?stream=true&after={state['head_seq']}"
     async with place.client.stream("GET", path) as response:
         stream = response.aiter_bytes()
-        while len(told) < 6:
+        while len(told) < 8:
             told += parser.feed(await anext(stream))
             while live and told:
                 place.runtime.hub.watch(state["id"])(live.pop(0))
@@ -208,6 +218,8 @@ async def test_every_kind_of_delta_is_told_without_an_id(place):
             None,
             {"type": "tool_progress", "call_id": "s0001c000", "message": "half", "fraction": 0.5},
         ),
+        ("status_line", None, {"type": "status_line", "text": "asking scripted"}),
+        ("text_delta", None, {"type": "text_delta", "text": "half a \ufffd character"}),
     ]
     assert parser.last_id is None
 

@@ -12,7 +12,7 @@ from tenuto.cli.terminal import complain, console, safe
 from tenuto.cli.view import View
 from tenuto.errors import InvalidInput
 from tenuto.events import Entry
-from tenuto.messages import AttemptFailed, Live, TextDelta, ToolProgress
+from tenuto.messages import AttemptFailed, Live, StatusLine, TextDelta, ToolProgress
 from tenuto.store.base import ThreadRow
 from tenuto.stream import Replayed
 
@@ -86,7 +86,7 @@ class _Told:
             case TextDelta(text):
                 self._text += text
                 self._draw(self._text)
-            case ToolProgress(message=message):
+            case ToolProgress(message=message) | StatusLine(text=message):
                 self._draw(f"… {message}")
             case AttemptFailed(error):
                 self._text = ""

@@ -19,7 +19,15 @@ from tenuto.cli.view import View, asked
 from tenuto.client import Client
 from tenuto.errors import ConfigurationError, UnknownAgent
 from tenuto.events import TERMINAL, AnyEvent, CallStarted, Entry, InterruptRaised, ModelReplied, ThreadId
-from tenuto.messages import AttemptFailed, CallDelta, Live, ReasoningDelta, TextDelta, ToolProgress
+from tenuto.messages import (
+    AttemptFailed,
+    CallDelta,
+    Live,
+    ReasoningDelta,
+    StatusLine,
+    TextDelta,
+    ToolProgress,
+)
 from tenuto.runtime import Runtime
 from tenuto.store.base import ThreadRow
 from tenuto.stream import Replayed
@@ -204,7 +212,7 @@ class Screen:
             case Entry(seq=seq, event=event):
                 self.seq = seq
                 self._event(event)
-            case ReasoningDelta() | CallDelta() | Replayed():
+            case ReasoningDelta() | CallDelta() | StatusLine() | Replayed():
                 pass
 
     def _event(self, event: AnyEvent) -> None:

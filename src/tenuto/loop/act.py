@@ -9,7 +9,6 @@ import asyncio
 import functools
 import math
 import threading
-from collections.abc import Callable
 
 import msgspec
 
@@ -18,10 +17,10 @@ from tenuto.approvals import call_digest
 from tenuto.errors import LeaseLost, NotDone
 from tenuto.events import Call, CallFinished, CallStarted, Event
 from tenuto.loop.holder import Holder
-from tenuto.messages import ToolProgress
+from tenuto.messages import StatusLine
 from tenuto.steps import RunCalls
 from tenuto.thread import CallState
-from tenuto.tools import DidNotHappen, Happened, Tool, ToolContext, Until, error_text, result_text
+from tenuto.tools import DidNotHappen, Happened, Progress, Tool, ToolContext, Until, error_text, result_text
 
 
 async def act(holder: Holder, step: RunCalls) -> None:
@@ -154,6 +153,8 @@ def _tool(holder: Holder, call: CallState) -> Tool:
 
 
 def _context(holder: Holder, call: CallState, stop: threading.Event) -> ToolContext:
+    emit = holder.around.watch(holder.thread_id)
+    emit(StatusLine(f"running {call.call.name}"))
     return ToolContext(
         thread_id=holder.thread_id,
         call_id=call.id,
@@ -161,24 +162,15 @@ def _context(holder: Holder, call: CallState, stop: threading.Event) -> ToolCont
         idempotency_key=idempotency_key(holder.thread_id, call),
         deadline_ms=call.deadline_ms or holder.now_ms() + call.call.timeout_ms,
         now_ms=holder.now_ms(),
-        emit_progress=_progress(holder, call),
+        emit_progress=Progress(call.id, emit, lambda: call.id in holder.running),
         stop=stop,
     )
-
-
-def _progress(holder: Holder, call: CallState) -> Callable[[str, float | None], None]:
-    emit = holder.around.watch(holder.thread_id)
-    loop = asyncio.get_running_loop()
-
-    def progress(message: str, fraction: float | None) -> None:
-        loop.call_soon_threadsafe(emit, ToolProgress(call.id, message, fraction))
-
-    return progress
 
 
 async def _verify(holder: Holder, call: CallState) -> None:
     """Ask the tool what became of a call in doubt. What to do about the answer is for `next_step`."""
     tool = holder.agent.by_name.get(call.call.name)
+    holder.around.watch(holder.thread_id)(StatusLine(f"asking what became of {call.call.name}"))
     verdict = None
     try:
         async with asyncio.timeout(call.call.timeout_ms / 1000 or limits.TOOL_TIMEOUT_SECONDS):

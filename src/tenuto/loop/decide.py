@@ -12,7 +12,7 @@ from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelErro
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
-from tenuto.messages import Message, Reply, Request
+from tenuto.messages import Message, Reply, Request, StatusLine
 from tenuto.tools import clean, error_text
 
 
@@ -39,7 +39,7 @@ async def decide(holder: Holder) -> None:
     started = holder.around.clock.monotonic()
     try:
         model = holder.around.model_of(agent)
-        emit = holder.around.watch(holder.thread_id)
+        (emit := holder.around.watch(holder.thread_id))(StatusLine(f"asking {model.name}"))
         work = model.reply(request, Speaker(emit) if agent.to_user else emit)
         reply = await holder.ask(
             seen.model(model, request, work) if (seen := holder.around.observe) else work

@@ -6,12 +6,14 @@ type. A stream (WHATWG HTML, section 9.2) has these:
     id: 17 · event: call_finished · data: the object     an event of the log; `id` is its seq
     event: replayed               · data: {"seq":17}     the past is told up to there, the rest happens now
     event: text_delta, …          · data: the delta      seen while it arrives, superseded by the next event
+    event: tool_progress, …       · data: the line       how far a call is; status_line: what is being done
     event: rested                 · data: {"seq":21}     with until=rest, the last: the thread rests
 
 Only events of the log have ids. So a client that comes back with its `Last-Event-ID` gets each of them once
 and in order, wherever its connection broke. Deltas are of threads that run in this server, and can be missed.
 """
 
+import json
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -25,6 +27,7 @@ from tenuto.server.problems import Problem, iso
 from tenuto.server.streaming import Stream, Streams
 from tenuto.store.base import StoredEvent
 from tenuto.stream import Follower, Replayed, Told
+from tenuto.tools import clean
 
 MOST = 2**53
 EVENT_STREAM = "text/event-stream"
@@ -230,7 +233,12 @@ def _framed(told: Told) -> bytes:
         told.frame = b'event: replayed\ndata: {"seq":%d}\n\n' % item.seq
     else:
         name = str(item.__struct_config__.tag).encode()
-        told.frame = b"event: %s\ndata: %s\n\n" % (name, _ENCODER.encode(item))
+        try:
+            data = _ENCODER.encode(item)
+        except UnicodeEncodeError:
+            # A user's own model may emit half a character; its reply will have U+FFFD there.
+            data = clean(json.dumps(msgspec.to_builtins(item), ensure_ascii=False)).encode()
+        told.frame = b"event: %s\ndata: %s\n\n" % (name, data)
     return told.frame
 
 

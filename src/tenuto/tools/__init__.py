@@ -12,7 +12,7 @@ schema is first needed.
 
 from tenuto.tools.builtin import ask_person, wait_until
 from tenuto.tools.processes import run_process
-from tenuto.tools.running import ToolContext, running_tool_threads
+from tenuto.tools.running import Progress, ToolContext, running_tool_threads
 from tenuto.tools.text import InvalidArguments, clean, error_text, result_text
 from tenuto.tools.tool import DidNotHappen, Happened, Tool, Unknown, Until, Verdict, tool
 
@@ -20,6 +20,7 @@ __all__ = [
     "DidNotHappen",
     "Happened",
     "InvalidArguments",
+    "Progress",
     "Tool",
     "ToolContext",
     "Unknown",

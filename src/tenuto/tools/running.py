@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tenuto.errors import NotDone
-from tenuto.limits import MAX_PROGRESS_CHARACTERS, TOOL_THREADS
+from tenuto.limits import MAX_PROGRESS_CHARACTERS, PROGRESS_SECONDS, TOOL_THREADS
+from tenuto.messages import ToolProgress
 from tenuto.tools.text import clean
 
 
@@ -47,13 +48,46 @@ class ToolContext:
         return self.stop.is_set()
 
     def progress(self, message: str, fraction: float | None = None) -> None:
-        """Show how far the call is (`fraction` of 1) to who watches live. Never logged, never raises."""
+        """Show how far the call is (`fraction` of 1) to who watches live. Never logged, never raises, never
+        waits; of what is said more often than every PROGRESS_SECONDS the last is shown.
+        """
         try:
             if fraction is not None:
                 fraction = min(max(float(fraction), 0.0), 1.0) if math.isfinite(fraction) else None
             self.emit_progress(clean(str(message)[:MAX_PROGRESS_CHARACTERS]), fraction)
         except Exception:  # noqa: BLE001, S110 - a watcher's trouble is not the tool's
             pass
+
+
+@dataclass(eq=False)
+class Progress:
+    """A call's progress on its way to `emit`, on the loop that this was made on. It is said on any thread and
+    as often as the tool likes. Once the call is not `wanted`, nothing more is shown.
+    """
+
+    call_id: str
+    emit: Callable[[ToolProgress], None]
+    wanted: Callable[[], bool]
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last: tuple[str, float | None] | None = None
+    _on_its_way: bool = False
+
+    def __call__(self, message: str, fraction: float | None) -> None:
+        with self._lock:
+            self._last = (message, fraction)
+            if self._on_its_way:
+                return
+            self._on_its_way = True
+        self._loop.call_soon_threadsafe(self._show)
+
+    def _show(self) -> None:
+        with self._lock:
+            last, self._last = self._last, None
+            self._on_its_way = last is not None
+        if last is not None and self.wanted():
+            self.emit(ToolProgress(self.call_id, *last))
+            self._loop.call_later(PROGRESS_SECONDS, self._show)
 
 
 class _Places:
