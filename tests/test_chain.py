@@ -4,7 +4,7 @@ import pytest
 
 from tenuto.chain import ChainReport, verify_chain
 from tenuto.events import ThreadId, body_hash, chain_hash
-from tenuto.store.base import StoredEvent
+from tenuto.rows import StoredEvent
 
 THREAD = ThreadId("t")
 

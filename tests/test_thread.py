@@ -27,7 +27,7 @@ from tenuto.events import (
     ThreadStarted,
 )
 from tenuto.messages import Usage
-from tenuto.store.base import ENDED
+from tenuto.rows import ENDED
 from tenuto.thread import CorruptLog, ThreadState, apply, fold
 
 PAY = Call(CallId("s0001c000"), "pay", '{"n":1}', effect="once", gated=True, digest="d1", timeout_ms=1000)

@@ -14,8 +14,8 @@ from tenuto.errors import InvalidInput, UnknownAgent
 from tenuto.events import Call, CallId, InterruptKind, InterruptResolved, Limits, Outcome
 from tenuto.limits import MAX_NAME_CHARACTERS
 from tenuto.messages import CallRequest
+from tenuto.rows import InterruptRow
 from tenuto.steps import APPROVAL_OPTIONS, QUESTION_OPTIONS, REVIEW_OPTIONS
-from tenuto.store.base import InterruptRow
 from tenuto.tools import InvalidArguments, Tool, clean
 from tenuto.tools.text import long_text, message_text, short_text
 

@@ -13,7 +13,7 @@ import msgspec
 from tenuto.errors import StoreError, Undecodable
 from tenuto.events import Entry, ThreadId, body_hash, chain_hash
 from tenuto.limits import MAX_PAGE_ROWS
-from tenuto.store.base import ENDED, InterruptRow, StoredEvent, ThreadRow
+from tenuto.rows import ENDED, InterruptRow, StoredEvent, ThreadRow
 from tenuto.thread import fold
 
 

@@ -36,8 +36,8 @@ from tenuto.events import (
 from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
 from tenuto.observe import Observe
+from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
 from tenuto.store import Store, open_store
-from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
 from tenuto.tools.text import long_text, message_text, short_text, uuid_text

@@ -19,7 +19,8 @@ import msgspec
 from tenuto import limits
 from tenuto.events import Entry, ThreadId
 from tenuto.messages import AttemptFailed, Live
-from tenuto.store.base import Change, Store
+from tenuto.rows import Change
+from tenuto.store.base import Store
 from tenuto.thread import ThreadState
 
 

@@ -15,8 +15,8 @@ from tenuto.errors import LeaseLost, StoreError, TenutoError, Undecodable
 from tenuto.events import InterruptRaised, ThreadId
 from tenuto.loop import Holder, advance
 from tenuto.loop.holder import Surroundings
+from tenuto.rows import Change, Claim
 from tenuto.steps import trouble
-from tenuto.store.base import Change, Claim
 from tenuto.stream import Hub
 from tenuto.tools import error_text
 

@@ -19,7 +19,7 @@ from tests.cli import desk
 
 from tenuto import Runtime
 from tenuto.events import Entry, ThreadId
-from tenuto.store.base import InterruptRow
+from tenuto.rows import InterruptRow
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0

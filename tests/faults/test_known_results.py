@@ -7,7 +7,7 @@ from typing import Any
 from tenuto import Agent, Runtime, StoreError, tool
 from tenuto.events import CallFinished, Event, ThreadId
 from tenuto.models.scripted import ScriptedModel, call
-from tenuto.store.base import Appended
+from tenuto.rows import Appended
 from tenuto.store.sqlite import SQLiteStore
 
 

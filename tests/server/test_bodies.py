@@ -150,6 +150,6 @@ async def test_no_body_is_the_server_s_fault(place, what):
 
 
 async def nothing_more(*args, **more):
-    from tenuto.store.base import Claimed
+    from tenuto.rows import Claimed
 
     return Claimed((), None)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenuto import steps, thread
+from tenuto import approvals, steps, thread
 from tenuto.approvals import call_digest
 from tenuto.events import TERMINAL, AgentChanged, CallStarted
 from tenuto.loop import act, holder, run
@@ -72,10 +72,10 @@ class _Unseeing:
 
 @within(300)
 def the_epoch_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: Any, of: Any, rows: Any, key: bytes, epoch: Any, head_seq: Any) -> Any:
-        if epoch is not None and (head := self._head(of, key)) is not None:
-            epoch = head.epoch
-        return right(self, of, rows, key, epoch, head_seq)
+    def wrong(right: Any, self: Any, **given: Any) -> Any:
+        if given["epoch"] is not None and (head := self._head(given["thread_id"], given["key"])) is not None:
+            given["epoch"] = head.epoch
+        return right(self, **given)
 
     _around(patch, Transaction, "append", wrong)
 
@@ -86,7 +86,7 @@ def a_release_does_not_look_for_news(patch: pytest.MonkeyPatch) -> None:
         patch,
         Transaction,
         "release",
-        lambda right, self, claim, seen_seq, *more: right(self, claim, 1 << 60, *more),
+        lambda right, self, **given: right(self, **{**given, "head_seq": 1 << 60}),
     )
 
 
@@ -102,10 +102,10 @@ def a_retry_is_written_again(patch: pytest.MonkeyPatch) -> None:
 
 @within(300)
 def a_late_decision_counts(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: Any, resolution: Any, key: bytes, digest: Any) -> Any:
+    def wrong(right: Any, self: Any, **given: Any) -> Any:
         now_ms, self.now_ms = self.now_ms, 0
         try:
-            return right(self, resolution, key, digest)
+            return right(self, **given)
         finally:
             self.now_ms = now_ms
 
@@ -114,7 +114,12 @@ def a_late_decision_counts(patch: pytest.MonkeyPatch) -> None:
 
 @within(300)
 def the_digest_that_a_person_saw_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    _around(patch, Transaction, "resolve", lambda right, self, row, key, digest: right(self, row, key, None))
+    _around(
+        patch,
+        Transaction,
+        "resolve",
+        lambda right, self, **given: right(self, **{**given, "digest": None}),
+    )
 
 
 # -- the runtime -------------------------------------------------------------------------------------
@@ -122,11 +127,11 @@ def the_digest_that_a_person_saw_is_not_compared(patch: pytest.MonkeyPatch) -> N
 
 @within(300)
 def a_decision_is_written_before_it_is_validated(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: Runtime, row: Any, arguments: Any) -> tuple[str, str]:
+    def wrong(right: Any, row: Any, arguments: Any, tools: Any) -> tuple[str, str]:
         exact = msgspec.json.encode(arguments).decode()
-        return exact, call_digest(row.name, exact, self.agents[row.agent].by_name[row.name].digest)
+        return exact, call_digest(row.name, exact, tools[row.name].digest)
 
-    _around(patch, Runtime, "_edited", wrong)
+    _around(patch, approvals, "_edited", wrong)
 
 
 # -- the loop ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tenuto.errors import StoreError
 from tenuto.events import CallStarted, Entry, Event, MessageReceived, ModelReplied, ThreadId, ThreadStarted
 from tenuto.messages import Request
 from tenuto.models.scripted import ScriptedModel, call
-from tenuto.store.base import Appended, Change
+from tenuto.rows import Appended, Change
 from tenuto.store.sqlite import SQLiteStore
 
 

@@ -14,7 +14,7 @@ from tenuto.clock import FakeClock
 from tenuto.errors import LeaseLost, StoreError, ThreadNotFound
 from tenuto.events import Event, InterruptId, InterruptRaised, MessageReceived, ModelReplied, ThreadId
 from tenuto.limits import MAX_BATCH_APPENDS
-from tenuto.store.base import Appended, Change
+from tenuto.rows import Appended, Change
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.testing.store_contract.cases import MESSAGE, held, refused, started, waiting
 

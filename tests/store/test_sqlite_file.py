@@ -336,7 +336,7 @@ async def crowd(store: SQLiteStore, path: Path) -> Path:
 HOT = {
     "thread_head": (b"", "crowd-9"),
     "append_end": (9, 1),
-    "claimable": ("ops", 1 << 40, 1 << 40, 10),
+    "claimable": ("ops", 0, 1 << 40, 1 << 40, 10),
     "claimable_one": ("crowd-9", 0, 0),
     "next_ready": ("ops", 1 << 40, "worker"),
     "held": ("crowd-9", 1, "worker"),

@@ -16,9 +16,9 @@ import pytest
 from tenuto.chain import verify_chain
 from tenuto.errors import Conflict, InvalidInput, StoreError
 from tenuto.events import ModelReplied, ThreadId
-from tenuto.store.base import Change
+from tenuto.locks import is_alive, lock_path, lock_worker, owners_with_files, unlock_worker
+from tenuto.rows import Change
 from tenuto.store.sqlite import SQLiteStore
-from tenuto.store.sqlite_workers import is_alive, lock_path, lock_worker, owners_with_files, unlock_worker
 from tenuto.testing.store_contract.cases import MESSAGE, refused, started
 
 LONG: dict[str, float] = {"lease_seconds": 600.0}

@@ -17,7 +17,7 @@ from tenuto.cli.terminal import complain, moment, pretty, safe
 from tenuto.cli.view import asked
 from tenuto.errors import AlreadyDecided, ConfigurationError, InvalidInput, Stale
 from tenuto.events import ThreadId
-from tenuto.store.base import InterruptRow
+from tenuto.rows import InterruptRow
 
 if TYPE_CHECKING:
     from rich.console import Console

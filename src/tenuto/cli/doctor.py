@@ -19,9 +19,9 @@ from tenuto.agent import Agent
 from tenuto.cli.agents import load_agents, named_agents
 from tenuto.cli.terminal import console, moment, now_ms, print_json, progress, safe, span
 from tenuto.errors import ConfigurationError, ModelError, TenutoError
+from tenuto.locks import is_alive
 from tenuto.store import open_store
 from tenuto.store.sqlite_file import MIGRATIONS, check_version, look_at, store_error
-from tenuto.store.sqlite_workers import is_alive
 
 Level = Literal["ok", "warning", "problem"]
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}

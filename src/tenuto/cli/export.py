@@ -19,7 +19,7 @@ from tenuto.cli.find import AnyRuntime, find_thread, opened
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import progress
 from tenuto.errors import Conflict
-from tenuto.store.base import StoredEvent
+from tenuto.rows import StoredEvent
 
 
 class StoredLine(msgspec.Struct):

@@ -12,9 +12,9 @@ from tenuto.client import Client
 from tenuto.errors import Conflict, InterruptNotFound, NotFound, ThreadNotFound
 from tenuto.events import Entry
 from tenuto.limits import MAX_PAGE_ROWS
+from tenuto.rows import InterruptRow, ThreadRow
 from tenuto.runtime import Runtime, Settings
 from tenuto.store import open_store
-from tenuto.store.base import InterruptRow, ThreadRow
 
 ID_FORM: Final = re.compile(r"[0-9a-f-]{1,36}")
 WHOLE_ID: Final = 36

@@ -13,8 +13,8 @@ from tenuto.cli.tell import who_goes_on, worker_for
 from tenuto.cli.terminal import console, moment
 from tenuto.client import Client
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
+from tenuto.rows import InterruptRow, already_decided
 from tenuto.runtime import Runtime
-from tenuto.store.base import InterruptRow, already_decided
 
 
 @dataclass(frozen=True)

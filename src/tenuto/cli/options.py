@@ -82,7 +82,7 @@ def json_arguments(text: str) -> str:
 def one_status(name: str | None) -> str | None:
     from typing import get_args
 
-    from tenuto.store.base import ThreadStatus
+    from tenuto.rows import ThreadStatus
 
     if name is not None and name not in get_args(ThreadStatus):
         raise typer.BadParameter(f"{name[:60]!r} is not one of {', '.join(get_args(ThreadStatus))}")

@@ -10,7 +10,7 @@ from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import console, print_json, safe
 from tenuto.client import Client
-from tenuto.store.base import ThreadRow, WorkerRow
+from tenuto.rows import ThreadRow, WorkerRow
 
 NO_WORKER = "goes on when a worker starts, such as: tenuto serve"
 

@@ -18,7 +18,7 @@ from tenuto.events import (
     ModelReplied,
     ThreadCompleted,
 )
-from tenuto.store.base import ThreadRow
+from tenuto.rows import ThreadRow
 
 
 class Transcript:

@@ -25,7 +25,7 @@ from tenuto.events import (
     ThreadHalted,
     ThreadStarted,
 )
-from tenuto.store.base import ThreadRow
+from tenuto.rows import ThreadRow
 
 if TYPE_CHECKING:
     from rich.text import Text

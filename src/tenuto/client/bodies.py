@@ -12,7 +12,7 @@ import msgspec
 
 from tenuto.errors import StoreError
 from tenuto.events import Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
-from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
+from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -22,7 +22,7 @@ from tenuto.client.where import bearer, server_url
 from tenuto.errors import ConfigurationError, InterruptNotFound, InvalidInput, StoreError, ThreadNotFound
 from tenuto.events import Entry, InterruptResolved, ThreadId
 from tenuto.messages import Live
-from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
+from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 from tenuto.stream import Replayed
 from tenuto.thread import ThreadState, fold
 

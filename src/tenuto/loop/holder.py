@@ -14,8 +14,9 @@ from tenuto.errors import AlreadyDecided, LeaseLost, ModelError, Stale, StoreErr
 from tenuto.events import TERMINAL, CallId, Entry, Event, ThreadId
 from tenuto.messages import Live, Model
 from tenuto.observe import Observe
+from tenuto.rows import Claim, ThreadStatus
 from tenuto.steps import Local, Verdict
-from tenuto.store.base import Claim, Store, ThreadStatus
+from tenuto.store.base import Store
 from tenuto.thread import ThreadState, apply, fold
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from tenuto.events import (
     ThreadStarted,
 )
 from tenuto.observe.hold import Hold
-from tenuto.store.base import InterruptRow
+from tenuto.rows import InterruptRow
 
 logger = logging.getLogger("tenuto.events")
 

@@ -31,7 +31,8 @@ from tenuto.events import (
 )
 from tenuto.limits import SCRAPE_SECONDS
 from tenuto.observe.hold import OTHER, Hold
-from tenuto.store.base import InterruptRow, Store
+from tenuto.rows import InterruptRow
+from tenuto.store.base import Store
 
 logger = logging.getLogger("tenuto.observe")
 

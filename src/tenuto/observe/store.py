@@ -10,7 +10,8 @@ from tenuto.errors import AlreadyDecided, Conflict, LeaseLost, Stale, StoreError
 from tenuto.events import Entry, Event, InterruptResolved, ThreadId, ThreadStarted
 from tenuto.observe import journal
 from tenuto.observe.hold import Hold, holding
-from tenuto.store.base import Appended, Claim, Store, ThreadStatus
+from tenuto.rows import Appended, Claim, ThreadStatus
+from tenuto.store.base import Store
 
 if TYPE_CHECKING:
     from tenuto.observe.observing import Observe

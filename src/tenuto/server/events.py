@@ -22,10 +22,10 @@ from starlette.responses import Response
 
 from tenuto import limits
 from tenuto.events import TYPES, AnyEvent, Entry, ThreadId, encode
+from tenuto.rows import StoredEvent
 from tenuto.runtime import Runtime
 from tenuto.server.problems import Problem, iso
 from tenuto.server.streaming import Stream, Streams
-from tenuto.store.base import StoredEvent
 from tenuto.stream import Follower, Replayed, Told
 from tenuto.tools import clean
 

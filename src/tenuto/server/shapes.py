@@ -10,8 +10,8 @@ import msgspec
 
 from tenuto import limits
 from tenuto.events import InterruptKind, InterruptRaised, Outcome
+from tenuto.rows import InterruptRow, ThreadRow, ThreadStatus
 from tenuto.server.problems import iso
-from tenuto.store.base import InterruptRow, ThreadRow, ThreadStatus
 from tenuto.thread import ThreadState
 
 MOST = 2**53

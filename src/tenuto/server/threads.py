@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from tenuto import limits
 from tenuto.events import ThreadId
+from tenuto.rows import ThreadRow, ThreadStatus
 from tenuto.runtime import Runtime
 from tenuto.server.callers import caller_of, check_agent
 from tenuto.server.listed import Listed, in_scope
@@ -26,7 +27,6 @@ from tenuto.server.shapes import (
     thread_body,
 )
 from tenuto.server.waiting import Waiting
-from tenuto.store.base import ThreadRow, ThreadStatus
 
 Place = tuple[int, ThreadId]
 _FILTER = re.compile(r"metadata\[(.*)\]", re.DOTALL)

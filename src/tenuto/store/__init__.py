@@ -6,6 +6,24 @@ a tool is, and nothing here decides what happens next. Database drivers are impo
 package.
 """
 
-from tenuto.store.base import Store, open_store
+from tenuto.errors import ConfigurationError
+from tenuto.store.base import Store
 
 __all__ = ["Store", "open_store"]
+
+
+def open_store(url: str, *, inline: bool = False) -> Store:
+    """The store for a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:`.
+
+    `inline` runs SQLite's writer on the caller's own task, for simulations. Raises `ConfigurationError`.
+    Nothing is opened yet.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme == "sqlite" and separator:
+        from tenuto.store.sqlite import SQLiteStore
+
+        return SQLiteStore(rest.removeprefix("/") or ":memory:", inline=inline)
+    raise ConfigurationError(
+        f"database URL {url.partition('://')[0]!r}://... is not supported; use sqlite:///file.db "
+        "or sqlite://:memory:"
+    )

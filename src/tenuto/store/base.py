@@ -1,4 +1,4 @@
-"""The store contract: what every database must do, in one page.
+"""The store contract: what every database must do, in one page, and what is the same for all of them.
 
 The lease is the queue. A thread row has `ready_at`, `lease_owner`, `lease_until`, `epoch`, `head_seq` and
 `head_hash`. An external append sets `ready_at` to now; `claim` takes rows whose `ready_at` has come and
@@ -13,147 +13,85 @@ Each append has an id chosen by the caller. The same id again on the same thread
 outcome and writes nothing, so an append whose commit is unknown is safely tried again.
 """
 
+import asyncio
 import hashlib
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from tenuto import limits
-from tenuto.errors import AlreadyDecided, ConfigurationError, InvalidInput
-from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, Outcome, ThreadId
+from tenuto.clock import Clock, SystemClock
+from tenuto.errors import InterruptNotFound, InvalidInput, NotFound, StoreError, TenutoError, ThreadNotFound
+from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, ThreadId
+from tenuto.rows import (
+    Appended,
+    Change,
+    Claim,
+    Claimed,
+    InterruptRow,
+    StoredEvent,
+    ThreadRow,
+    ThreadStatus,
+    WorkerRow,
+)
+from tenuto.store import forms
 
-ThreadStatus = Literal[
-    "running",
-    "sleeping",
-    "awaiting_approval",
-    "awaiting_answer",
-    "awaiting_review",
-    "completed",
-    "failed",
-    "halted",
-    "cancelled",
-]
-ENDED: frozenset[str] = frozenset({"completed", "failed", "halted", "cancelled"})
-
-
-class ThreadRow(msgspec.Struct, frozen=True):
-    """A thread at a glance, from the projection.
-
-    `status` is "running" from any external event until the holder has dealt with it, and while somebody holds
-    the thread. `ready_at_ms` is None when only an external event can move it. `head_hash` (hex) is that of
-    the last event, on which the next one will be chained.
-    """
-
-    id: ThreadId
-    agent: str
-    status: ThreadStatus
-    head_seq: int
-    created_at_ms: int
-    updated_at_ms: int
-    ready_at_ms: int | None
-    lease_owner: str | None
-    metadata: dict[str, Any]
-    head_hash: str
+LATEST: Final = 1 << 62
 
 
-class InterruptRow(msgspec.Struct, frozen=True):
-    """A pause that needs or needed a person. `outcome` is None while it is pending."""
-
-    id: InterruptId
-    thread_id: ThreadId
-    agent: str
-    kind: InterruptKind
-    call_id: str
-    name: str
-    arguments: str
-    prompt: str
-    digest: str
-    options: tuple[str, ...]
-    raised_seq: int
-    raised_at_ms: int
-    expires_at_ms: int
-    outcome: Outcome | None = None
-    by: str = ""
-    comment: str = ""
-    resolved_at_ms: int | None = None
-
-
-class WorkerRow(msgspec.Struct, frozen=True):
-    """A live worker, and the agents whose threads it takes."""
-
-    owner: str
-    agents: tuple[str, ...]
-    pid: int
-    started_at_ms: int
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """Where an append landed: its events are `first_seq` .. `head_seq`, all at `at_ms`."""
-
-    first_seq: int
-    head_seq: int
-    at_ms: int
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """The right to advance one thread, fenced by `epoch`, until the lease ends."""
-
-    thread_id: ThreadId
-    agent: str
-    epoch: int
-    head_seq: int
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """What a claim took, and when (ms, None for never) the next thread of these agents becomes ready."""
-
-    claims: tuple[Claim, ...]
-    next_ready_ms: int | None
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A thread's log has grown to `head_seq`. `external`: by something else than its lease holder here."""
-
-    thread_id: ThreadId
-    head_seq: int
-    external: bool
-
-
-class StoredEvent(msgspec.Struct, frozen=True):
-    """An event as it lies in the database, for `verify` and export. `body` and `salt` are None once erased;
-    `body_hash`, SHA-256(salt, body), outlives them.
-    """
-
-    seq: int
-    version: int
-    type: str
-    at_ms: int
-    salt: bytes | None
-    body: bytes | None
-    body_hash: bytes
-    hash: bytes
-
-
-class Store(Protocol):
+class Store(ABC):
     """All methods may raise `StoreError` (locked, full, corrupt, unreachable); then nothing was written
-    unless the text says that the outcome is unknown, and the same append id may be tried again.
+    unless the text says that the outcome is unknown, and the same append id may be tried again. They belong
+    to the event loop that opened the store. Ids and agents' names may not have NUL: `InvalidInput`, or not
+    found. `place` says in errors which database it is.
     """
 
+    def __init__(
+        self, place: str, clock: Clock | None, random_bytes: Callable[[int], bytes] = os.urandom
+    ) -> None:
+        self.place = place
+        self._clock = clock or SystemClock()
+        self._random_bytes = random_bytes
+        self._callbacks: dict[Callable[[list[Change]], None], Callable[[], Iterable[ThreadId]]] = {}
+
+    @abstractmethod
     async def open(self) -> None:
         """Open or create the database and bring its schema up to date. Raises `NewerSchema`."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Write what waits, close everything. Idempotent."""
 
+    @abstractmethod
+    async def schema(self) -> tuple[int, int]:
+        """The version of the database's schema (0: none yet), and the one that `open` would bring it to.
+        Changes nothing, and needs no open store.
+        """
+
+    @abstractmethod
     def now_ms(self) -> int:
-        """The store's clock."""
+        """The store's clock; where that is a server's, as it was asked within the last seconds."""
+
+    @abstractmethod
+    async def _perform(self, verb: str, **given: Any) -> Any:
+        """Write, in a transaction. An error that is returned and not raised has written something."""
+
+    @abstractmethod
+    async def _fetch(self, query: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        """The rows of a named query."""
+
+    # -- events ------------------------------------------------------------------------------------------
 
     async def create(self, thread_id: ThreadId, events: Sequence[Event], *, append_id: str) -> Appended:
         """Start a thread; the first event is `ThreadStarted`. It is ready at once.
 
         Raises `Conflict` when the thread exists and was not created by this append id.
         """
+        rows, key = forms.beginning(thread_id, events), forms.short_digest("append id", append_id)
+        return await self._perform("create", thread_id=thread_id, events=rows, key=key)
 
     async def append(
         self,
@@ -173,6 +111,11 @@ class Store(Protocol):
         the request to cancel may begin a new turn. An `InterruptResolved` whose interrupt is not pending is
         `AlreadyDecided`. Raises `ThreadNotFound`.
         """
+        rows = forms.encoded(events, external=epoch is None)
+        key = forms.short_digest("append id", append_id)
+        return await self._perform(
+            "append", thread_id=thread_id, events=rows, key=key, epoch=epoch, head_seq=head_seq
+        )
 
     async def resolve(
         self, event: InterruptResolved, *, append_id: str, digest: str | None = None
@@ -184,23 +127,60 @@ class Store(Protocol):
         `InterruptNotFound`; `AlreadyDecided` with who, what and when; `Stale` when `digest` is given and is
         not the pending one's.
         """
+        rows = forms.encoded([event]) + forms.encoded([InterruptResolved(event.id, "expired")])
+        key = forms.short_digest("append id", append_id)
+        # A key of its own: the caller's id stands for a decision that was not written.
+        expiry_key = forms.short_digest("interrupt", f"expiry of {event.id}")
+        given = {"events": rows, "key": key, "expiry_key": expiry_key, "digest": digest}
+        outcome = await self._perform("resolve", **given)
+        if isinstance(outcome, TenutoError):
+            raise outcome
+        return outcome
 
     async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Events with seq > after, in order. Raises `ThreadNotFound`, `Undecodable`."""
+        found = await self._log("events", thread_id, after, limit)
+        return [Entry(seq, at, forms.decode_event(thread_id, seq, v, body)) for seq, v, at, body in found]
 
     async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
         """The same, undecoded. Raises `ThreadNotFound`."""
+        return [forms.to_stored(*row) for row in await self._log("stored", thread_id, after, _page(limit))]
+
+    async def _log(
+        self, query: str, thread_id: ThreadId, after: int, limit: int | None
+    ) -> list[Sequence[Any]]:
+        """Rows without the head; that no event is missing among them is checked here."""
+        rows = await self._fetch(query, thread_id, after, LATEST if limit is None else limit)
+        if not rows and limit != 0:
+            raise ThreadNotFound(f"there is no thread {thread_id}")
+        found = [row[1:] for row in rows if row[1] is not None]
+        missing = next((place for place, row in enumerate(found, after + 1) if row[0] != place), None)
+        last = after + len(found)
+        if missing is None and rows and last < rows[0][0] and (limit is None or len(found) < limit):
+            missing = last + 1
+        if missing is not None:
+            raise StoreError(f"{self.place}: event {missing} of thread {thread_id} is missing")
+        return found
+
+    # -- leases ------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
-        """Take up to `limit` ready threads of these agents, longest ready first."""
+        """Take up to `limit` ready threads. The agents take turns; within one, threads about which a person
+        just decided something come first, then those that have been ready for longest.
+        """
+        names, limit = sorted(set(agents)), min(limit, limits.MAX_BATCH_APPENDS)
+        lease_ms = _ms(lease_seconds)
+        return await self._perform("claim", owner=owner, agents=names, limit=limit, lease_ms=lease_ms)
 
     async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
         """Claim one given thread if it is ready and free; None otherwise."""
+        return await self._perform("take", owner=owner, thread_id=thread_id, lease_ms=_ms(lease_seconds))
 
     async def renew(
         self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
     ) -> dict[ThreadId, int]:
         """Extend leases; returns the head of each thread still held. One that is missing was lost."""
+        return await self._perform("renew", owner=owner, claims=claims, lease_ms=_ms(lease_seconds))
 
     async def release(
         self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus
@@ -209,9 +189,16 @@ class Store(Protocol):
 
         False, and the lease is kept, when the log has grown past `seen_seq`. Raises `LeaseLost`.
         """
+        held = {"thread_id": claim.thread_id, "epoch": claim.epoch, "head_seq": seen_seq}
+        return await self._perform("release", **held, wake_at_ms=wake_at_ms, status=status)
+
+    # -- at a glance -------------------------------------------------------------------------------------
 
     async def thread(self, thread_id: ThreadId) -> ThreadRow:
         """Raises `ThreadNotFound`."""
+        for row in await self._fetch("thread", thread_id):
+            return forms.to_thread(*row)
+        raise ThreadNotFound(f"there is no thread {thread_id}")
 
     async def threads(
         self,
@@ -226,9 +213,21 @@ class Store(Protocol):
 
         `metadata`: only threads whose own has all these texts at its top level. Raises `InvalidInput`.
         """
+        parameters = (*(before or (LATEST, "")), agent, _page(limit))
+        if labels := forms.labels_asked(metadata):
+            others = msgspec.json.encode(labels[1:]).decode()
+            rows = await self._fetch("threads_by_label", *parameters, status, labels[0], others)
+        elif status is not None:
+            rows = await self._fetch("threads_by_status", *parameters, status)
+        else:
+            rows = await self._fetch("threads", *parameters)
+        return [forms.to_thread(*row) for row in rows]
 
     async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
         """Raises `InterruptNotFound`."""
+        for row in await self._fetch("interrupt", interrupt_id):
+            return forms.to_interrupt(row)
+        raise InterruptNotFound(f"there is no interrupt {interrupt_id}")
 
     async def interrupts(
         self,
@@ -244,15 +243,38 @@ class Store(Protocol):
 
         `pending` None: decided ones too.
         """
+        parameters = (after, agent, _page(limit), kind)
+        if thread_id is not None:
+            rows = await self._fetch("interrupts_of_thread", *parameters, pending, thread_id)
+        elif not pending:
+            rows = await self._fetch("interrupts_any", *parameters, pending)
+        elif kind is not None:
+            rows = await self._fetch("interrupts_pending_of_kind", *parameters)
+        else:
+            rows = await self._fetch("interrupts_pending", *parameters[:3])
+        return [forms.to_interrupt(row) for row in rows]
 
     async def waiting(self) -> dict[str, tuple[int, int]]:
         """How many wait, since when (ms): pending interrupts by kind, "runnable" threads without a lease."""
+        rows = await self._fetch("waiting", self.now_ms())
+        return {what: (count, since_ms) for what, count, since_ms in rows if count}
+
+    # -- beside the log ----------------------------------------------------------------------------------
 
     async def put_blobs(self, blobs: dict[str, bytes]) -> None:
         """Keep bodies under their SHA-256 hex digest. Idempotent."""
+        for digest, body in blobs.items():
+            if hashlib.sha256(body).hexdigest() != digest:
+                raise InvalidInput(f"blob {digest} is not under its SHA-256")
+            if len(body) > limits.MAX_EVENT_BYTES:
+                raise InvalidInput(f"blob {digest} has {len(body)} bytes; at most {limits.MAX_EVENT_BYTES}")
+        await self._perform("put_blobs", blobs=blobs)
 
     async def blob(self, digest: str) -> bytes:
         """Raises `NotFound`."""
+        for row in await self._fetch("blob", digest):
+            return bytes(row[0])
+        raise NotFound(f"there is no blob {digest}")
 
     async def put_record(
         self, kind: str, key: str, body: bytes, *, expires_at_ms: int | None = None, replace: bool = False
@@ -260,85 +282,81 @@ class Store(Protocol):
         """Keep a small body beside the log; returns what is kept now. Without `replace` that is the first
         one that has not expired: of racing callers all get the same. Raises `InvalidInput`.
         """
+        place = forms.record_place(kind, key, body)
+        return await self._perform(
+            "put_record", place=place, body=body, expires_at_ms=expires_at_ms, replace=replace
+        )
 
     async def record(self, kind: str, key: str) -> bytes | None:
         """What is kept under this key; None when nothing is, or it has expired."""
+        rows = await self._fetch("record", *forms.record_place(kind, key), self.now_ms())
+        return bytes(rows[0][0]) if rows else None
 
     async def records(self, kind: str, *, after: str = "", limit: int = 100) -> dict[str, bytes]:
         """Those of a kind that have not expired, by key; `after` is the last of the page before."""
+        rows = await self._fetch("records", kind, after, self.now_ms(), _page(limit))
+        return {key: bytes(body) for key, body in rows}
 
     async def drop_record(self, kind: str, key: str) -> bool:
         """Forget it; whether there was one."""
+        return await self._perform("drop_record", place=forms.record_place(kind, key))
 
+    # -- workers, pruning, changes -----------------------------------------------------------------------
+
+    @abstractmethod
     async def register(self, owner: str, agents: Sequence[str]) -> None:
-        """Announce a live worker. It disappears by itself when its process dies."""
+        """Announce a live worker. It disappears by itself when its process dies: at once on SQLite, where
+        the kernel tells; after `LEASE_SECONDS` of silence on PostgreSQL. Raises `InvalidInput`; `Conflict`
+        when a live one has this name.
+        """
 
+    @abstractmethod
     async def workers(self) -> list[WorkerRow]:
         """The workers that are alive now, in any process."""
 
     async def prune(self, *, ended_before_ms: int, limit: int = 1000) -> int:
-        """Delete whole threads that ended before then; only ever on a person's command."""
+        """Delete whole threads that ended before then; only ever on a person's command. Blobs stay: other
+        threads may refer to them. So does, on SQLite, the thread with the newest event of all.
+        """
+        return await self._perform("prune", ended_before_ms=ended_before_ms, limit=_page(limit))
 
-    def on_change(self, callback: Callable[[list[Change]], None]) -> Callable[[], None]:
+    def on_change(
+        self,
+        callback: Callable[[list[Change]], None],
+        watched: Callable[[], Iterable[ThreadId]] = tuple,
+    ) -> Callable[[], None]:
         """Call back, on the event loop that opened the store, after each commit by this process and soon
         after each commit by another. Returns the unsubscriber.
+
+        News of other processes may get lost between machines. For the threads that are `watched` at that
+        moment the store makes up for it every few seconds; then a head may be told twice. A callback must
+        not block: it runs between two commits.
         """
+        self._callbacks[callback] = watched
+        self._listen()
+
+        def unsubscribe() -> None:
+            self._callbacks.pop(callback, None)
+            self._listen()
+
+        return unsubscribe
+
+    @abstractmethod
+    def _listen(self) -> None:
+        """Begin or end to look for other processes' commits, as there are callbacks now."""
+
+    def _announce(self, changes: list[Change]) -> None:
+        for callback in list(self._callbacks):
+            try:
+                callback(changes)
+            except Exception as error:  # noqa: BLE001 - a watcher's bug must not stop the writer
+                report = {"message": "a callback of on_change failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(report)
 
 
-def short_digest(what: str, text: str) -> bytes:
-    """16 bytes that stand for a text: enough never to meet another's. Raises `InvalidInput`."""
-    try:
-        return hashlib.sha256(text.encode()).digest()[:16]
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{what} that UTF-8 cannot carry: {error.reason}") from error
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
-def labels_of(metadata: Mapping[str, Any]) -> list[str]:
-    """What a thread is found by: a digest of each text at the top level of its metadata."""
-    texts = ((name, value) for name, value in metadata.items() if isinstance(value, str))
-    return [short_digest("metadata", f"{len(name)} {name}{value}").hex() for name, value in texts]
-
-
-def labels_asked(metadata: Mapping[str, str] | None) -> list[str]:
-    """Raises `InvalidInput`: values that are no texts, or too many."""
-    labels = labels_of(metadata or {})
-    if len(labels) != len(metadata or {}) or len(labels) > limits.MAX_METADATA_FILTERS:
-        raise InvalidInput(f"metadata is asked for by at most {limits.MAX_METADATA_FILTERS} texts")
-    return labels
-
-
-def check_record(kind: str, key: str, body: bytes = b"") -> None:
-    """Raises `InvalidInput`."""
-    for name in (kind, key):
-        if not 0 < len(name) <= limits.MAX_NAME_CHARACTERS or "\0" in name:
-            raise InvalidInput(f"a record's key has 1 to {limits.MAX_NAME_CHARACTERS} characters, and no NUL")
-    if len(body) > limits.MAX_RECORD_BYTES:
-        raise InvalidInput(f"record {key} has {len(body)} bytes; at most {limits.MAX_RECORD_BYTES} are kept")
-
-
-def already_decided(interrupt: InterruptRow) -> AlreadyDecided:
-    """The conflict that says who decided what, and when."""
-    by = f" by {interrupt.by}" if interrupt.by else ""
-    return AlreadyDecided(
-        f"{interrupt.kind} {interrupt.id} is decided already: {interrupt.outcome}{by}",
-        interrupt_id=interrupt.id,
-        outcome=interrupt.outcome,
-        by=interrupt.by,
-        at_ms=interrupt.resolved_at_ms,
-    )
-
-
-def open_store(url: str, *, inline: bool = False) -> Store:
-    """The store for a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:`.
-
-    `inline` runs the writer on the caller's own task, for simulations. Raises `ConfigurationError`. Nothing
-    is opened yet.
-    """
-    scheme, separator, rest = url.partition("://")
-    if scheme == "sqlite" and separator:
-        from tenuto.store.sqlite import SQLiteStore
-
-        return SQLiteStore(rest.removeprefix("/") or ":memory:", inline=inline)
-    raise ConfigurationError(
-        f"database URL {url!r} is not supported; use sqlite:///file.db or sqlite://:memory:"
-    )
+def _page(limit: int) -> int:
+    return min(limit, limits.MAX_PAGE_ROWS)

@@ -30,7 +30,8 @@ UPDATE threads SET status = ? WHERE num = ?;
 UPDATE threads SET status = ?, ready_at = ?, lease_owner = NULL, lease_until = 0 WHERE num = ?;
 
 -- make_ready: An external event came: the thread is ready now, or was so before.
-UPDATE threads SET status = 'running', ready_at = min(coalesce(ready_at, ?1), ?1) WHERE num = ?2;
+UPDATE threads
+SET status = 'running', ready_at = min(coalesce(ready_at, ?1), ?1), decided = max(decided, ?3) WHERE num = ?2;
 
 -- add_interrupt: A pause begins.
 INSERT INTO interrupts (id, thread, kind, raised_seq, raised_at, expires_at) VALUES (?, ?, ?, ?, ?, ?);
@@ -72,25 +73,29 @@ SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROU
 UNION ALL
 SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= ?1 AND lease_until <= ?1;
 
--- claimable: Ready threads of one agent that no live lease holds, longest ready first.
-SELECT ready_at, num, id, agent, epoch, head_seq FROM threads
-WHERE agent = ? AND ready_at <= ? AND lease_until <= ?
+-- claimable: Ready threads of one agent that no live lease holds, of those that a person just decided about or of
+-- the others, longest ready first.
+SELECT -decided, ready_at, num, id, agent, epoch, head_seq FROM threads
+WHERE agent = ? AND decided = ? AND ready_at <= ? AND lease_until <= ?
 ORDER BY ready_at LIMIT ?;
 
--- claimable_one: The same for one given thread.
-SELECT ready_at, num, id, agent, epoch, head_seq FROM threads
+-- claimable_one: One given thread, if it is ready and no live lease holds it.
+SELECT num, id, agent, epoch, head_seq FROM threads
 WHERE id = ? AND ready_at <= ? AND lease_until <= ?;
 
 -- next_ready: When the next thread of an agent becomes claimable: by its own time, or as another's lease ends.
 SELECT min(at) FROM (
-    SELECT min(ready_at) AS at FROM threads WHERE agent = ?1 AND ready_at > ?2
+    SELECT min(ready_at) AS at FROM threads WHERE agent = ?1 AND decided = 0 AND ready_at > ?2
+    UNION ALL
+    SELECT min(ready_at) FROM threads WHERE agent = ?1 AND decided = 1 AND ready_at > ?2
     UNION ALL
     SELECT min(lease_until) FROM threads
-    WHERE agent = ?1 AND ready_at <= ?2 AND lease_until > ?2 AND lease_owner <> ?3
+    WHERE agent = ?1 AND decided IN (0, 1) AND ready_at <= ?2 AND lease_until > ?2 AND lease_owner <> ?3
 );
 
 -- lease: A claim: the new epoch fences off whoever held the thread before.
-UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status = 'running' WHERE num = ?;
+UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status = 'running', decided = 0
+WHERE num = ?;
 
 -- held: A thread still held under this claim.
 SELECT num, head_seq FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?;

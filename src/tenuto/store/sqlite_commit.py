@@ -23,7 +23,7 @@ from tenuto import limits
 from tenuto.clock import Clock
 from tenuto.errors import StoreError, TenutoError
 from tenuto.events import ThreadId
-from tenuto.store.base import Change
+from tenuto.rows import Change
 from tenuto.store.sqlite_file import store_error
 from tenuto.store.sqlite_write import LATEST, SQL, Transaction
 

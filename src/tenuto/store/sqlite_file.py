@@ -1,5 +1,6 @@
 """A database file: opening it, bringing its schema up to date, and saying what is wrong with it."""
 
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -7,7 +8,7 @@ from urllib.parse import quote
 
 from tenuto import limits
 from tenuto.errors import InvalidInput, NewerSchema, StoreError, TenutoError
-from tenuto.store.base import labels_of
+from tenuto.store.forms import labels_of
 
 MIGRATIONS: Final = tuple(sorted((Path(__file__).parent / "migrations" / "sqlite").glob("*.sql")))
 APPLICATION_ID: Final = int.from_bytes(b"Tenu", "big")
@@ -43,6 +44,17 @@ def look_at(path: str) -> sqlite3.Connection:
     """A connection that changes nothing. Without a `-wal` file nobody writes, and none is made either."""
     how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
     return sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, isolation_level=None)
+
+
+def schema_of(path: str) -> int:
+    """0 when there is none yet. Raises `StoreError`, `NewerSchema`."""
+    if path == ":memory:" or not Path(path).exists():
+        return 0
+    try:
+        with contextlib.closing(look_at(path)) as connection:
+            return check_version(path, connection)
+    except sqlite3.Error as error:
+        raise store_error(path, error) from error
 
 
 def store_error(path: str, error: Exception, *, unknown: bool = False) -> TenutoError:

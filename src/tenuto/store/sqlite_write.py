@@ -7,7 +7,7 @@ transaction as it was, and the verbs of other callers in it are not undone.
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,13 +16,11 @@ from tenuto.errors import (
     AlreadyDecided,
     Conflict,
     InterruptNotFound,
-    InvalidInput,
     LeaseLost,
     Stale,
     ThreadNotFound,
 )
 from tenuto.events import (
-    EXTERNAL,
     VERSION,
     Event,
     InterruptId,
@@ -37,22 +35,11 @@ from tenuto.events import (
     body_hash,
     chain_hash,
 )
-from tenuto.store.base import (
-    Appended,
-    Change,
-    Claim,
-    Claimed,
-    InterruptRow,
-    ThreadStatus,
-    already_decided,
-    labels_of,
-    short_digest,
-)
+from tenuto.rows import Appended, Change, Claim, Claimed, InterruptRow, ThreadStatus, already_decided
+from tenuto.store.forms import SALT_BYTES, Encoded, labels_of, to_interrupt
 from tenuto.store.queries import load_queries
-from tenuto.store.rows import Encoded, encode_one, to_interrupt
 
 SQL: Final = load_queries(Path(__file__).with_name("sqlite.sql"))
-SALT_BYTES: Final = 16
 LATEST: Final = 1 << 62
 ENDED_AS: Final[dict[type[Event], ThreadStatus]] = {
     ThreadCompleted: "completed",
@@ -91,51 +78,54 @@ class Transaction:
 
     # -- events --------------------------------------------------------------------------------------
 
-    def create(self, thread_id: ThreadId, rows: list[Encoded], key: bytes) -> Appended:
-        started = rows[0].event
-        if not isinstance(started, ThreadStarted):
-            raise InvalidInput(f"a thread begins with thread_started, not {rows[0].type}")
+    def create(self, thread_id: ThreadId, events: list[Encoded], key: bytes) -> Appended:
+        started = events[0].event
+        assert isinstance(started, ThreadStarted)
         if head := self._head(thread_id, key):
             if head.first_seq == 1:
                 return self._first_outcome(head.num, 1)
             raise Conflict(f"thread {thread_id} exists already")
         metadata = msgspec.json.encode(started.metadata).decode()
-        cursor = self._execute(SQL.create_thread, (thread_id, started.agent, self.now_ms, metadata))
-        assert cursor.lastrowid is not None
-        place = (cursor.lastrowid, self.now_ms, thread_id)
+        num = self._execute(SQL.create_thread, (thread_id, started.agent, self.now_ms, metadata)).lastrowid
+        assert num is not None
+        place = (num, self.now_ms, thread_id)
         self._executemany(SQL.add_label, ((label, *place) for label in labels_of(started.metadata)))
-        new = Head(cursor.lastrowid, 0, bytes(32), self.now_ms, 0, None)
-        return self._grow(thread_id, new, rows, key, external=True)
+        new = Head(num, 0, bytes(32), self.now_ms, 0, None)
+        return self._grow(thread_id, new, events, key, external=True)
 
     def append(
-        self, thread_id: ThreadId, rows: list[Encoded], key: bytes, epoch: int | None, head_seq: int | None
+        self, thread_id: ThreadId, events: list[Encoded], key: bytes, epoch: int | None, head_seq: int | None
     ) -> Appended:
         head = self._head(thread_id, key)
         if head is None:
             raise ThreadNotFound(f"there is no thread {thread_id}")
         if head.first_seq is not None:
             return self._first_outcome(head.num, head.first_seq)
-        if epoch is None:
-            for row in rows:
-                if not isinstance(row.event, EXTERNAL):
-                    raise InvalidInput(f"{row.type} can be appended by the thread's holder only")
-        elif epoch != head.epoch:
+        if epoch is not None and epoch != head.epoch:
             raise LeaseLost(f"thread {thread_id} is at epoch {head.epoch}; this holder's was {epoch}")
         if head_seq is not None and head.seq > head_seq:
             raise Stale(f"thread {thread_id} has grown to event {head.seq}; {head_seq} was the last one seen")
-        self._check_resolutions(thread_id, rows)
-        done = self._grow(thread_id, head, rows, key, external=epoch is None)
-        ended = ENDED_AS.get(type(rows[-1].event))
+        for row in events:
+            if isinstance(row.inbox, InterruptResolved):
+                interrupt = self._interrupt(row.inbox.id)
+                if interrupt.thread_id != thread_id:
+                    raise InterruptNotFound(f"there is no interrupt {interrupt.id} in thread {thread_id}")
+                if interrupt.outcome is not None:
+                    raise already_decided(interrupt)
+        done = self._grow(thread_id, head, events, key, external=epoch is None)
+        ended = ENDED_AS.get(type(events[-1].event))
         if epoch is not None and head_seq is not None and ended is not None:
             ready_at_ms = self.now_ms if ended == "cancelled" else None
             self._execute(SQL.end, (ended, ready_at_ms, head.num))
         return done
 
     def resolve(
-        self, resolution: Encoded, key: bytes, digest: str | None
+        self, events: list[Encoded], key: bytes, expiry_key: bytes, digest: str | None
     ) -> tuple[ThreadId, Appended] | AlreadyDecided:
-        """The late case returns its refusal, because it has written the expiry."""
-        event = resolution.event
+        """`events`: the decision, and the expiry that is written in its place when it comes too late; then
+        the refusal is returned, because something was written.
+        """
+        event = events[0].event
         assert isinstance(event, InterruptResolved)
         interrupt = self._interrupt(event.id)
         thread_id = interrupt.thread_id
@@ -148,12 +138,8 @@ class Transaction:
         if digest is not None and digest != interrupt.digest:
             raise Stale(f"interrupt {event.id} is about another call than the one that was seen")
         if event.outcome == "expired" or not 0 < interrupt.expires_at_ms <= self.now_ms:
-            return thread_id, self._grow(thread_id, head, [resolution], key, external=True)
-        # A key of its own: the caller's id stands for a decision that was not written.
-        expiry = encode_one(InterruptResolved(event.id, "expired"))
-        self._grow(
-            thread_id, head, [expiry], short_digest("interrupt", f"expiry of {event.id}"), external=True
-        )
+            return thread_id, self._grow(thread_id, head, events[:1], key, external=True)
+        self._grow(thread_id, head, events[1:], expiry_key, external=True)
         return already_decided(self._interrupt(event.id))
 
     def _head(self, thread_id: ThreadId, key: bytes) -> Head | None:
@@ -169,23 +155,6 @@ class Transaction:
         if row is None:
             raise InterruptNotFound(f"there is no interrupt {interrupt_id}")
         return to_interrupt(row)
-
-    def _check_resolutions(self, thread_id: ThreadId, rows: list[Encoded]) -> None:
-        """Each resolution finds its interrupt pending in this thread, and comes once."""
-        pending: dict[InterruptId, bool] = {}
-        for _, _, event in rows:
-            if isinstance(event, InterruptRaised):
-                pending[event.id] = True
-            elif isinstance(event, InterruptResolved):
-                if event.id not in pending:
-                    interrupt = self._interrupt(event.id)
-                    if interrupt.thread_id != thread_id:
-                        raise InterruptNotFound(f"there is no interrupt {event.id} in thread {thread_id}")
-                    if interrupt.outcome is not None:
-                        raise already_decided(interrupt)
-                elif not pending[event.id]:
-                    raise InvalidInput(f"one append resolves interrupt {event.id} twice")
-                pending[event.id] = False
 
     def _grow(
         self, thread_id: ThreadId, head: Head, rows: list[Encoded], key: bytes, *, external: bool
@@ -212,63 +181,66 @@ class Transaction:
         return Appended(head.seq + 1, head_seq, at_ms)
 
     def _project(self, head: Head, rows: list[Encoded], at_ms: int, *, external: bool) -> None:
-        """Keep `threads.status`, `ready_at` and `interrupts` in step with the events.
-
-        An interrupt raised and resolved by the same append leaves no row: that is the copied history of
-        a fork, whose ids belong to the original.
-        """
-        raised: dict[InterruptId, tuple[object, ...]] = {}
+        """Keep `threads.status`, `ready_at` and `interrupts` in step with the events."""
+        decided = False
         for seq, row in enumerate(rows, head.seq + 1):
-            event = row.event
-            if isinstance(event, InterruptRaised):
-                raised[event.id] = (event.id, head.num, event.kind, seq, at_ms, event.expires_at_ms)
+            if isinstance(event := row.inbox, InterruptRaised):
+                values = (event.id, head.num, event.kind, seq, at_ms, event.expires_at_ms)
+                self._execute(SQL.add_interrupt, values)
             elif isinstance(event, InterruptResolved):
-                if raised.pop(event.id, None) is None:
-                    self._execute(SQL.decide_interrupt, (event.outcome, seq, at_ms, event.id))
-            elif not external and (status := ENDED_AS.get(type(event))):
+                self._execute(SQL.decide_interrupt, (event.outcome, seq, at_ms, event.id))
+                decided = True
+            elif not external and (status := ENDED_AS.get(type(row.event))):
                 self._execute(SQL.set_status, (status, head.num))
-        for values in raised.values():
-            self._execute(SQL.add_interrupt, values)
         if external and head.seq:
-            self._execute(SQL.make_ready, (self.now_ms, head.num))
+            self._execute(SQL.make_ready, (self.now_ms, head.num, decided))
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def claim(self, owner: str, agents: Iterable[str], limit: int, lease_seconds: float) -> Claimed:
-        # One short index range per agent; a single IN would have to sort all that is ready.
-        free: list[tuple[int, int, str, str, int, int]] = []
+    def claim(self, owner: str, agents: Iterable[str], limit: int, lease_ms: int) -> Claimed:
+        # Short index ranges; a single IN would have to sort all that is ready.
+        free: list[tuple[Any, ...]] = []
         for agent in agents:
-            free += self._execute(SQL.claimable, (agent, self.now_ms, self.now_ms, limit + 1))
+            ranges = ((agent, decided, self.now_ms, self.now_ms, limit + 1) for decided in (1, 0))
+            ready = [row for values in ranges for row in self._execute(SQL.claimable, values)]
+            free += [(turn, *row) for turn, row in enumerate(ready)]
         free.sort()
-        claims = tuple(self._lease(owner, row, lease_seconds) for row in free[:limit])
+        claims = tuple(self._lease(owner, row[3:], lease_ms) for row in free[:limit])
         if len(free) > limit:
             return Claimed(claims, self.now_ms)
         times = (self._execute(SQL.next_ready, (a, self.now_ms, owner)).fetchone()[0] for a in agents)
         return Claimed(claims, min((time for time in times if time is not None), default=None))
 
-    def take(self, owner: str, thread_id: ThreadId, lease_seconds: float) -> Claim | None:
+    def take(self, owner: str, thread_id: ThreadId, lease_ms: int) -> Claim | None:
         row = self._execute(SQL.claimable_one, (thread_id, self.now_ms, self.now_ms)).fetchone()
-        return None if row is None else self._lease(owner, row, lease_seconds)
+        return None if row is None else self._lease(owner, row, lease_ms)
 
-    def _lease(self, owner: str, row: tuple[int, int, str, str, int, int], lease_seconds: float) -> Claim:
-        _, num, thread_id, agent, epoch, head_seq = row
-        self._execute(SQL.lease, (owner, self.now_ms + round(lease_seconds * 1000), num))
-        return Claim(ThreadId(thread_id), agent, epoch + 1, head_seq)
+    def _lease(self, owner: str, row: tuple[Any, ...], lease_ms: int) -> Claim:
+        num, thread_id, agent, epoch, head_seq = row
+        self._execute(SQL.lease, (owner, self.now_ms + lease_ms, num))
+        return Claim(thread_id, agent, epoch + 1, head_seq)
 
-    def renew(self, owner: str, claims: Sequence[Claim], lease_seconds: float) -> dict[ThreadId, int]:
+    def renew(self, owner: str, claims: Sequence[Claim], lease_ms: int) -> dict[ThreadId, int]:
         heads: dict[ThreadId, int] = {}
         for claim in claims:
             row = self._execute(SQL.held, (claim.thread_id, claim.epoch, owner)).fetchone()
             if row is not None:
-                self._execute(SQL.renew, (self.now_ms + round(lease_seconds * 1000), row[0]))
+                self._execute(SQL.renew, (self.now_ms + lease_ms, row[0]))
                 heads[claim.thread_id] = row[1]
         return heads
 
-    def release(self, claim: Claim, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus) -> bool:
-        head = self._head(claim.thread_id, b"")
-        if head is None or head.epoch != claim.epoch:
-            raise LeaseLost(f"thread {claim.thread_id} is no longer held at epoch {claim.epoch}")
-        if head.seq > seen_seq:
+    def release(
+        self,
+        thread_id: ThreadId,
+        epoch: int,
+        head_seq: int,
+        wake_at_ms: int | None,
+        status: ThreadStatus,
+    ) -> bool:
+        head = self._head(thread_id, b"")
+        if head is None or head.epoch != epoch:
+            raise LeaseLost(f"thread {thread_id} is no longer held at epoch {epoch}")
+        if head.seq > head_seq:
             return False
         self._execute(SQL.release, (wake_at_ms, status, head.num))
         return True

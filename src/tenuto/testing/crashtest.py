@@ -28,8 +28,8 @@ import msgspec
 from tenuto.errors import ConfigurationError, TenutoError
 from tenuto.events import ThreadId
 from tenuto.limits import LEASE_SECONDS
+from tenuto.rows import ENDED
 from tenuto.runtime import Runtime, Settings
-from tenuto.store.base import ENDED
 from tenuto.testing.crashaudit import Case, Outcome, audit
 from tenuto.testing.watched import Ledger, Script, Watch, Watched, load_script, named
 from tenuto.tools import error_text

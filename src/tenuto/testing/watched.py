@@ -28,8 +28,8 @@ from tenuto.errors import AlreadyDecided, ConfigurationError, ModelError, NotDon
 from tenuto.events import Event, InterruptRaised, InterruptResolved, ModelReplied, ThreadId, encode
 from tenuto.messages import Delta, Reply, Request
 from tenuto.models.scripted import ScriptedModel, call
+from tenuto.rows import ENDED, Appended, InterruptRow
 from tenuto.runtime import Runtime
-from tenuto.store.base import ENDED, Appended, InterruptRow
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.tools import DidNotHappen, Happened, Tool, ToolContext, Unknown, error_text, result_text
 from tenuto.tools.signature import definition_of

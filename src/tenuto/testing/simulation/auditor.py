@@ -25,7 +25,7 @@ from tenuto.events import (
     ThreadHalted,
 )
 from tenuto.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from tenuto.store.base import Claim, Claimed
+from tenuto.rows import Claim, Claimed
 from tenuto.thread import fold
 from tenuto.tools import Tool, ToolContext
 

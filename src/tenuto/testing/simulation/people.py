@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.errors import AlreadyDecided, Conflict, InvalidInput, TenutoError, UnknownAgent
 from tenuto.events import Entry
-from tenuto.store.base import InterruptRow
+from tenuto.rows import InterruptRow
 from tenuto.testing.simulation.process import InjectedError, Process, at_once
 from tenuto.testing.simulation.schedule import Loop
 

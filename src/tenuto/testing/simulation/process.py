@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.agent import Agent
 from tenuto.errors import StoreError
+from tenuto.rows import Change, Claim, Claimed
 from tenuto.runtime import Runtime, Settings
-from tenuto.store.base import Change, Claim, Claimed, Store
+from tenuto.store.base import Store
 from tenuto.testing.simulation.schedule import DELAYS, Loop
 
 if TYPE_CHECKING:

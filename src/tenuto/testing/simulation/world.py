@@ -10,7 +10,7 @@ from typing import Any
 
 from tenuto.chain import verify_chain
 from tenuto.events import Entry, Event, encode
-from tenuto.store.base import Change, ThreadRow
+from tenuto.rows import Change, ThreadRow
 from tenuto.store.sqlite import SQLiteStore
 from tenuto.testing.simulation.auditor import Auditor
 from tenuto.testing.simulation.outside import AGENTS, Ledger, Provider

@@ -16,7 +16,8 @@ from tenuto.events import (
     ThreadId,
     ThreadStarted,
 )
-from tenuto.store.base import Claim, Store
+from tenuto.rows import Claim
+from tenuto.store.base import Store
 
 Refusal = TypeVar("Refusal", bound=TenutoError)
 STARTED = ThreadStarted("ops", "fingerprint", metadata={"customer": "ana"})

@@ -19,7 +19,8 @@ from tenuto.events import (
     ThreadHalted,
     ThreadId,
 )
-from tenuto.store.base import Store, ThreadStatus
+from tenuto.rows import ThreadStatus
+from tenuto.store.base import Store
 from tenuto.testing.store_contract.cases import (
     LEASE,
     MESSAGE,

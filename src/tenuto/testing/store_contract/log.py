@@ -29,7 +29,8 @@ from tenuto.events import (
     encode,
 )
 from tenuto.limits import MAX_EVENT_BYTES
-from tenuto.store.base import Appended, Change, Store
+from tenuto.rows import Appended, Change
+from tenuto.store.base import Store
 from tenuto.testing.store_contract.cases import (
     EXACT,
     LEASE,

@@ -14,7 +14,8 @@ from tenuto.events import (
     InterruptResolved,
     ThreadId,
 )
-from tenuto.store.base import Appended, Store
+from tenuto.rows import Appended
+from tenuto.store.base import Store
 from tenuto.testing.store_contract.cases import (
     approved,
     refused,

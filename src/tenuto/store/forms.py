@@ -1,0 +1,183 @@
+"""How values become what is stored and come back, and what is refused before a database sees it. The same for
+every database.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tenuto import limits
+from tenuto.errors import InvalidInput, Undecodable
+from tenuto.events import (
+    EXTERNAL,
+    AnyEvent,
+    Event,
+    InterruptId,
+    InterruptKind,
+    InterruptRaised,
+    InterruptResolved,
+    Outcome,
+    ThreadId,
+    ThreadStarted,
+    body_hash,
+    decode,
+    encode,
+)
+from tenuto.rows import InterruptRow, StoredEvent, ThreadRow
+
+SALT_BYTES: Final = 16
+
+
+def short_digest(what: str, text: str) -> bytes:
+    """16 bytes that stand for a text: enough never to meet another's. Raises `InvalidInput`."""
+    try:
+        return hashlib.sha256(text.encode()).digest()[:16]
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} that UTF-8 cannot carry: {error.reason}") from error
+
+
+def labels_of(metadata: Mapping[str, Any]) -> list[str]:
+    """What a thread is found by: a digest of each text at the top level of its metadata."""
+    texts = ((name, value) for name, value in metadata.items() if isinstance(value, str))
+    return [short_digest("metadata", f"{len(name)} {name}{value}").hex() for name, value in texts]
+
+
+def labels_asked(metadata: Mapping[str, str] | None) -> list[str]:
+    """Raises `InvalidInput`: values that are no texts, or too many."""
+    labels = labels_of(metadata or {})
+    if len(labels) != len(metadata or {}) or len(labels) > limits.MAX_METADATA_FILTERS:
+        raise InvalidInput(f"metadata is asked for by at most {limits.MAX_METADATA_FILTERS} texts")
+    return labels
+
+
+def check_names(*names: str) -> None:
+    """Raises `InvalidInput`: PostgreSQL keeps no NUL in what it searches by, so no database does."""
+    if found := [name for name in names if "\0" in name]:
+        raise InvalidInput(f"a name may not have NUL in it: {found[0][:100]!r}")
+
+
+def record_place(kind: str, key: str, body: bytes = b"") -> tuple[str, str]:
+    """Raises `InvalidInput`: a name or body that is not kept."""
+    check_names(kind, key)
+    if not 0 < min(len(kind), len(key)) <= max(len(kind), len(key)) <= limits.MAX_NAME_CHARACTERS:
+        raise InvalidInput(f"a record's kind and key have 1 to {limits.MAX_NAME_CHARACTERS} characters each")
+    if len(body) > limits.MAX_RECORD_BYTES:
+        raise InvalidInput(f"record {key} has {len(body)} bytes; at most {limits.MAX_RECORD_BYTES} are kept")
+    return kind, key
+
+
+class Encoded(NamedTuple):
+    """An event beside its stored form. `inbox`: the event once more, where it changes the inbox."""
+
+    type: str
+    body: bytes
+    event: Event
+    inbox: InterruptRaised | InterruptResolved | None = None
+
+
+def beginning(thread_id: ThreadId, events: Sequence[Event]) -> list[Encoded]:
+    """A thread's first events. Raises `InvalidInput` as `encoded` does, and when they are no beginning."""
+    rows = encoded(events)
+    if not isinstance(events[0], ThreadStarted):
+        raise InvalidInput(f"a thread begins with thread_started, not {rows[0].type}")
+    check_names(thread_id, events[0].agent)
+    return rows
+
+
+def encoded(events: Sequence[Event], *, external: bool = False) -> list[Encoded]:
+    """Raises `InvalidInput`: nothing to append, text that UTF-8 cannot carry, an event that is too large or
+    not an external one, one interrupt resolved twice.
+
+    An interrupt raised and resolved by the same append does not change the inbox: that is the copied history
+    of a fork, whose ids belong to the original.
+    """
+    if not events:
+        raise InvalidInput("an append needs at least one event")
+    rows = [_encoded(event) for event in events]
+    raised: dict[InterruptId, int] = {}
+    resolved: set[InterruptId] = set()
+    for place, event in enumerate(events):
+        if external and not isinstance(event, EXTERNAL):
+            raise InvalidInput(f"{rows[place].type} can be appended by the thread's holder only")
+        if isinstance(event, InterruptRaised):
+            check_names(event.id, event.digest)
+            raised[event.id] = place
+            rows[place] = rows[place]._replace(inbox=event)
+        elif isinstance(event, InterruptResolved):
+            if event.id in resolved:
+                raise InvalidInput(f"one append resolves interrupt {event.id} twice")
+            resolved.add(event.id)
+            if event.id in raised:
+                rows[raised[event.id]] = rows[raised[event.id]]._replace(inbox=None)
+            else:
+                rows[place] = rows[place]._replace(inbox=event)
+    return rows
+
+
+def _encoded(event: Event) -> Encoded:
+    type_name = str(event.__struct_config__.tag)
+    try:
+        body = encode(event)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{type_name} cannot be stored as JSON in UTF-8: {error}") from error
+    if len(body) > limits.MAX_EVENT_BYTES:
+        raise InvalidInput(f"{type_name} has {len(body)} bytes; at most {limits.MAX_EVENT_BYTES} are kept")
+    return Encoded(type_name, body, event)
+
+
+def to_interrupt(row: Sequence[Any]) -> InterruptRow:
+    """A row of the view `interrupt_rows`. Erased events leave their texts empty."""
+    fields = msgspec.convert(row[:9], _InterruptHead)
+    raised, resolved = (_decoded(row[10], row[11]), _decoded(row[12], row[13]))
+    texts = raised if isinstance(raised, InterruptRaised) else InterruptRaised(fields.id, fields.kind)
+    answer = resolved if isinstance(resolved, InterruptResolved) else None
+    return InterruptRow(
+        **msgspec.structs.asdict(fields),
+        call_id=texts.call_id,
+        name=texts.name,
+        arguments=texts.arguments,
+        prompt=texts.prompt,
+        digest=texts.digest,
+        options=texts.options,
+        by=answer.by if answer else "",
+        comment=answer.comment if answer else "",
+    )
+
+
+class _InterruptHead(msgspec.Struct, array_like=True):
+    id: InterruptId
+    thread_id: ThreadId
+    agent: str
+    kind: InterruptKind
+    raised_seq: int
+    raised_at_ms: int
+    expires_at_ms: int
+    outcome: Outcome | None
+    resolved_at_ms: int | None
+
+
+def _decoded(version: object, body: object) -> AnyEvent | None:
+    return decode(body, version) if isinstance(body, bytes) and isinstance(version, int) else None
+
+
+def decode_event(thread_id: ThreadId, seq: int, version: int, body: bytes | None) -> Any:
+    if body is None:
+        raise Undecodable(f"event {seq} of thread {thread_id} was erased")
+    try:
+        return decode(body, version)
+    except Undecodable as error:
+        raise Undecodable(f"event {seq} of thread {thread_id}: {error}") from error
+
+
+def to_stored(*row: Any) -> StoredEvent:
+    columns = dict(zip(StoredEvent.__struct_fields__, row, strict=True))
+    if columns["body_hash"] is None:  # kept only of what was erased
+        columns["body_hash"] = body_hash(columns["salt"] or b"", columns["body"] or b"")
+    return StoredEvent(**columns)
+
+
+def to_thread(*row: Any) -> ThreadRow:
+    columns = dict(zip(ThreadRow.__struct_fields__, row, strict=True))
+    return ThreadRow(**columns | {"metadata": msgspec.json.decode(columns["metadata"])})
