@@ -12,13 +12,8 @@ from tenuto.cli.terminal import complain, console, safe
 from tenuto.cli.view import View
 from tenuto.errors import InvalidInput
 from tenuto.events import Entry
-<<<<<<< HEAD
 from tenuto.messages import AttemptFailed, Live, StatusLine, TextDelta, ToolProgress
-from tenuto.store.base import ThreadRow
-=======
-from tenuto.messages import AttemptFailed, Live, TextDelta, ToolProgress
 from tenuto.rows import ThreadRow
->>>>>>> dc3dd21 (Say once what is the same for every database: the contract has the verbs, a database the transactions)
 from tenuto.stream import Replayed
 
 if TYPE_CHECKING:

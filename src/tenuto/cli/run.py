@@ -19,7 +19,6 @@ from tenuto.cli.view import View, asked
 from tenuto.client import Client
 from tenuto.errors import ConfigurationError, UnknownAgent
 from tenuto.events import TERMINAL, AnyEvent, CallStarted, Entry, InterruptRaised, ModelReplied, ThreadId
-<<<<<<< HEAD
 from tenuto.messages import (
     AttemptFailed,
     CallDelta,
@@ -29,10 +28,7 @@ from tenuto.messages import (
     TextDelta,
     ToolProgress,
 )
-=======
-from tenuto.messages import AttemptFailed, CallDelta, Live, ReasoningDelta, TextDelta, ToolProgress
 from tenuto.rows import ThreadRow
->>>>>>> dc3dd21 (Say once what is the same for every database: the contract has the verbs, a database the transactions)
 from tenuto.runtime import Runtime
 from tenuto.stream import Replayed
 from tenuto.thread import ThreadState

@@ -38,12 +38,8 @@ from starlette.responses import Response
 
 from tenuto import limits
 from tenuto.errors import AlreadyDecided, Conflict, InterruptNotFound, InvalidInput
-<<<<<<< HEAD
 from tenuto.events import InterruptId, InterruptRaised, ThreadId
-=======
-from tenuto.events import InterruptId, InterruptRaised
-from tenuto.rows import InterruptRow, already_decided
->>>>>>> dc3dd21 (Say once what is the same for every database: the contract has the verbs, a database the transactions)
+from tenuto.rows import InterruptRow
 from tenuto.runtime import Runtime
 from tenuto.server.access import Caller, Role
 from tenuto.server.bodies import read_object
@@ -51,10 +47,6 @@ from tenuto.server.callers import Callers, check_agent, lacking
 from tenuto.server.posts import Posts
 from tenuto.server.problems import Problem, encoded, iso
 from tenuto.server.waiting import Waiting
-<<<<<<< HEAD
-from tenuto.store.base import InterruptRow
-=======
->>>>>>> dc3dd21 (Say once what is the same for every database: the contract has the verbs, a database the transactions)
 from tenuto.thread import ThreadState
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from tenuto import limits
 from tenuto.events import InterruptId, InterruptKind, ThreadId
+from tenuto.rows import InterruptRow
 from tenuto.runtime import Runtime
 from tenuto.server.callers import caller_of
 from tenuto.server.listed import Listed, in_scope
@@ -14,7 +15,6 @@ from tenuto.server.posts import Post, Posts
 from tenuto.server.problems import Problem, encoded
 from tenuto.server.shapes import InterruptPage, Resolution, interrupt_body
 from tenuto.server.waiting import Waiting
-from tenuto.store.base import InterruptRow
 
 Decided = Literal["pending", "decided", "all"]
 _PENDING: Final[dict[Decided, bool | None]] = {"pending": True, "decided": False, "all": None}
