@@ -9,11 +9,13 @@ import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyte
 import pytest
 from tests.cli import desk
 
@@ -23,6 +25,7 @@ from tenuto.rows import InterruptRow
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
+COLUMNS, LINES = 120, 40
 
 # Makes standard input the controlling terminal, then becomes the program that is to be controlled.
 CONTROLLED = """
@@ -50,8 +53,9 @@ class Shell:
             "SENT": str(self.sent),
             "TERM": "xterm-256color",
             "LC_ALL": "C.UTF-8",
-            "COLUMNS": "120",
+            "COLUMNS": str(COLUMNS),
             "TENUTO_LOG_LEVEL": "warning",  # a pipe that nobody reads must not fill
+            "XDG_STATE_HOME": str(place / "state"),
         }
 
     def popen(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -149,6 +153,7 @@ class Terminal:
 
     def __init__(self, arguments: list[str], cwd: Path, environment: Mapping[str, str]) -> None:
         self._file, tty = pty.openpty()
+        termios.tcsetwinsize(tty, (LINES, COLUMNS))
         self._process = subprocess.Popen(
             [sys.executable, "-c", CONTROLLED, sys.executable, *arguments],
             cwd=cwd,
@@ -171,6 +176,13 @@ class Terminal:
             assert self._read(left), f"ended without {text!r}:\n{self.output[self._seen :]}"
         before, self._seen = self.output[self._seen : found], found + len(text)
         return before
+
+    def screen(self) -> list[str]:
+        """What a person sees of it by now, or has scrolled past."""
+        shown = pyte.HistoryScreen(COLUMNS, LINES, history=1000)
+        pyte.Stream(shown).feed(self.output.replace("\n", "\r\n"))
+        past = ["".join(line[column].data for column in range(COLUMNS)) for line in shown.history.top]
+        return [line.rstrip() for line in (*past, *shown.display)]
 
     def type(self, text: str) -> None:
         os.write(self._file, text.encode())

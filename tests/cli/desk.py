@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tenuto import Agent, ModelError, ask_person, tool, wait_until
-from tenuto.messages import Request, ToolMessage, UserMessage
+from tenuto import Agent, ModelError, ToolContext, ask_person, tool, wait_until
+from tenuto.messages import Reply, Request, ToolMessage, UserMessage
 from tenuto.models.scripted import ScriptedModel, call
 
 NASTY = "\x1b]0;owned\x07\x1b[2J[bold red]mark[/] \u202egpj.exe\u202c \x9b31m 日本 👩‍👧"
@@ -41,6 +41,10 @@ async def script(request: Request) -> Any:
             return call("ask_person", question=rest)
         case "slow":
             return call("slow", seconds=float(rest))
+        case "think":
+            return Reply(text=f"# So\n\n{rest}", reasoning="first this\nthen that")
+        case "work":
+            return call("work")
         case "sleep":
             return call("wait_until", seconds=float(rest))
         case "fail":
@@ -65,6 +69,15 @@ def slow(seconds: float) -> str:
     return "slept"
 
 
+@tool(effect="read")
+async def work(context: ToolContext) -> str:
+    """Say how far it is."""
+    for n in range(1, 4):
+        context.progress(f"part {n}", n / 4)
+        await asyncio.sleep(0.1)
+    return "worked"
+
+
 @tool(effect="once", approval=True)
 def nasty(text: str) -> str:
     """Say something that no terminal should see."""
@@ -73,7 +86,7 @@ def nasty(text: str) -> str:
 
 agent = Agent(
     "desk",
-    tools=[send, slow, nasty, ask_person, wait_until],
+    tools=[send, slow, work, nasty, ask_person, wait_until],
     model=ScriptedModel(script),
 )
 short = Agent("short", tools=[slow], model=ScriptedModel(script), max_steps=1)

@@ -66,6 +66,8 @@ def test_the_example_agent_is_loaded_only_when_usage_is_right(marking):
         ["show", "ab", "--format", "markdown", "--json"],
         ["follow", "ab", "--until", "dawn"],
         ["send", "ab"],
+        ["chat", " "],
+        ["chat", "--thread", "not-an-id"],
         ["send", "ab", " "],
         ["extend", "ab", "--steps", "-1"],
         ["export", "xyz"],

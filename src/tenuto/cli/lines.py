@@ -25,7 +25,6 @@ from typing import Any, Final
 import msgspec
 
 from tenuto import limits
-from tenuto.approvals import More
 from tenuto.errors import InvalidInput
 from tenuto.events import Entry
 from tenuto.messages import Live
@@ -47,12 +46,21 @@ class DecisionLine(msgspec.Struct, forbid_unknown_fields=True):
     verb: str
     digest: str | None = None
     comment: str = ""
-    arguments: msgspec.Raw | None = None
+    arguments: msgspec.Raw = msgspec.Raw()
     answer: str = ""
 
 
+class Amounts(msgspec.Struct, forbid_unknown_fields=True):
+    """What the turn gets more; nothing at all lets a failed thread go on as it is."""
+
+    steps: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    seconds: float = 0.0
+
+
 class ExtensionLine(msgspec.Struct, forbid_unknown_fields=True):
-    extend: More
+    extend: Amounts
 
 
 class CancelLine(msgspec.Struct, forbid_unknown_fields=True):

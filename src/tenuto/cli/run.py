@@ -83,7 +83,7 @@ async def run(target: Target, agents: list[Agent], task: Task) -> int:
         if task.as_json:
             print_json(summary(state))
         else:
-            await _conclude(runtime, state, hint)
+            await conclude(runtime, state, hint)
     if state.ended == "failed":
         complain(f"thread {thread_id} failed: {state.error}")
     return 1 if state.ended not in (None, "completed") else 0
@@ -104,12 +104,18 @@ async def _begin(runtime: AnyRuntime, task: Task) -> tuple[ThreadId, int]:
     if task.thread is None:
         assert task.message is not None
         return await runtime.start(task.agent, task.message, by=user()), 2
-    row = await find_thread(runtime, task.thread)
-    if isinstance(runtime, Runtime) and row.agent not in runtime.agents:
-        raise UnknownAgent(f"thread {row.id} is of agent {row.agent!r}; name that with --agent MODULE:AGENT")
+    row = await own_thread(runtime, task.thread)
     if task.message is None:
         return row.id, row.head_seq
     return row.id, await runtime.send(row.id, task.message, by=user(), channel="cli")
+
+
+async def own_thread(runtime: AnyRuntime, beginning: str) -> ThreadRow:
+    """The thread whose id begins so. Raises `UnknownAgent` for one that could not be run here."""
+    row = await find_thread(runtime, beginning)
+    if isinstance(runtime, Runtime) and row.agent not in runtime.agents:
+        raise UnknownAgent(f"thread {row.id} is of agent {row.agent!r}; name that with --agent MODULE:AGENT")
+    return row
 
 
 async def _converse(runtime: AnyRuntime, thread_id: ThreadId, after: int, screen: "Screen | None") -> None:
@@ -235,7 +241,7 @@ class Screen:
         self._streamed = ""
 
 
-async def _conclude(runtime: AnyRuntime, state: ThreadState, hint: str) -> None:
+async def conclude(runtime: AnyRuntime, state: ThreadState, hint: str) -> None:
     """Say where the thread stands, and how to go on."""
     out, go_on = console(), f"tenuto run --thread {state.id}{hint}"
     match state.status:

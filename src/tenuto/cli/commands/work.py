@@ -1,4 +1,4 @@
-"""Commands that let agents work: run, serve, worker."""
+"""Commands that let agents work: run, chat, serve, worker."""
 
 import asyncio
 import contextlib
@@ -25,54 +25,48 @@ from tenuto.cli.target import target_of
 from tenuto.limits import STOP_GRACE_SECONDS, WORKER_CONCURRENCY
 
 if TYPE_CHECKING:
+    from tenuto.agent import Agent
+    from tenuto.cli.run import Task
+    from tenuto.cli.target import Target
     from tenuto.runtime import Runtime
 
 commands = typer.Typer()
 
 
-@commands.command(
-    epilog='Example: tenuto run --agent examples.orders.agent:agent "Refund order 17, it arrived damaged."'
-)
-def run(
-    context: typer.Context,
-    message: Annotated[str | None, typer.Argument(help="What to say; - reads it from stdin.")] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TENUTO_AGENT",
-            metavar="MODULE:AGENT",
-            help="The agents to load; else agents in [tool.tenuto] of pyproject.toml. With --url the NAME of "
-            "one of the server's; else its first.",
-        ),
-    ] = None,
-    thread: Annotated[
-        str | None,
-        typer.Option(
-            callback=id_or_beginning, metavar="ID", help="Go on with this thread; the beginning is enough."
-        ),
-    ] = None,
-    database: Database = DATABASE,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a thread here, or at a server, and show it.
+_AgentOrName = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TENUTO_AGENT",
+        metavar="MODULE:AGENT",
+        help="The agents to load; else agents in [tool.tenuto] of pyproject.toml. With --url the NAME of "
+        "one of the server's; else its first.",
+    ),
+]
+_ThreadToGoOn = Annotated[
+    str | None,
+    typer.Option(
+        "--thread",
+        callback=id_or_beginning,
+        metavar="ID",
+        help="Go on with this thread; the beginning is enough.",
+    ),
+]
 
-    It goes on until the thread ends or waits for a person. At a terminal you are asked what a person has to
-    decide; without one it stops there, says how to go on and exits with 0.
+
+def _task(context: typer.Context, message: str | None) -> "tuple[Target, list[Agent], Task]":
+    """Where and what to run, by the options `agent`, `thread`, `database`, `url` and `as_json`.
+
+    Loads the agents. Raises `BadParameter`, `ConfigurationError`.
     """
     from tenuto.cli.agents import check_models, load_agents, named_agents
     from tenuto.cli.run import Task, one_agent
-    from tenuto.cli.run import run as run_thread
 
-    target = target_of(context)
-    if message is None and thread is None:
-        raise typer.BadParameter("say something, or name a thread to go on with", param_hint="MESSAGE")
+    given, target = context.params, target_of(context)
+    agent, thread = given["agent"], given["thread"]
     name = server_agent(context) if target.url else ""
     names = [] if target.url else named_agents(agent_names(agent))
     if not names and not target.url:
         raise typer.BadParameter(AGENT_NEEDED, param_hint="--agent")
-    if message == "-":
-        message = sys.stdin.read().strip()
     if message is not None and not message.strip():
         raise typer.BadParameter("is blank", param_hint="MESSAGE")
     hint = target.hint
@@ -82,8 +76,62 @@ def run(
     check_models(agents)
     if agents and thread is None:
         name = one_agent(agents)
-    task = Task(message, thread, name, hint, as_json)
+    return target, agents, Task(message, thread, name, hint, given.get("as_json", False))
+
+
+@commands.command(
+    epilog='Example: tenuto run --agent examples.orders.agent:agent "Refund order 17, it arrived damaged."'
+)
+def run(
+    context: typer.Context,
+    message: Annotated[str | None, typer.Argument(help="What to say; - reads it from stdin.")] = None,
+    agent: _AgentOrName = None,
+    thread: _ThreadToGoOn = None,
+    database: Database = DATABASE,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a thread here, or at a server, and show it.
+
+    It goes on until the thread ends or waits for a person. At a terminal you are asked what a person has to
+    decide; without one it stops there, says how to go on and exits with 0.
+    """
+    if message is None and thread is None:
+        raise typer.BadParameter("say something, or name a thread to go on with", param_hint="MESSAGE")
+    text = sys.stdin.read().strip() if message == "-" else message
+    target, agents, task = _task(context, text)
+    from tenuto.cli.run import run as run_thread
+
     raise typer.Exit(asyncio.run(run_thread(target, agents, task)))
+
+
+@commands.command(epilog="Example: tenuto chat --agent examples.orders.agent:agent")
+def chat(
+    context: typer.Context,
+    message: Annotated[str | None, typer.Argument(help="What to say first.")] = None,
+    agent: _AgentOrName = None,
+    thread: _ThreadToGoOn = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="For programs: one JSON object a line, in and out.")
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="One message, of MESSAGE or stdin, and its turn.")
+    ] = False,
+    database: Database = DATABASE,
+    url: Url = None,
+) -> None:
+    """Talk with an agent, here or at a server, turn by turn.
+
+    What a person has to decide is asked in between. Ctrl-C stops a turn; at the prompt it leaves, as Ctrl-D
+    does, and the thread stays. With --jsonl a line of input is a message or an object with "message",
+    "resolve", "extend" or "cancel"; docs/cli.md has the forms. With --once the exit code is 0 when the turn
+    completed, 1 when it failed, halted or was cancelled, 3 when it waits for a person or a time.
+    """
+    text = sys.stdin.read().strip() if once and message is None and not jsonl else message
+    target, agents, task = _task(context, text)
+    from tenuto.cli.chat import chat as talk
+
+    raise typer.Exit(asyncio.run(talk(target, agents, task, jsonl=jsonl, once=once)))
 
 
 _Agents = Annotated[

@@ -1,0 +1,146 @@
+"""`tenuto chat --jsonl`: a conversation between programs, one JSON object a line (`tenuto.cli.lines`).
+
+Lines are carried out one after the other, each when the thread rests after the one before. Only `cancel`
+does not wait for its turn: it is for the turn that runs.
+"""
+
+import asyncio
+import contextlib
+
+from tenuto.approvals import Decision, More
+from tenuto.cli.conversation import Conversation
+from tenuto.cli.lines import (
+    MAX_LINES_AHEAD,
+    CancelLine,
+    DecisionLine,
+    ExtensionLine,
+    Line,
+    MessageLine,
+    UnreadableLine,
+    read_lines,
+    summary,
+    write,
+    write_item,
+)
+from tenuto.errors import InvalidInput, TenutoError
+from tenuto.events import ThreadId
+from tenuto.stream import Replayed
+
+Numbered = tuple[int, Line]
+
+
+class ChatLines:
+    """Writes everything that happens; a turn that fails ends itself and nothing else."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._told: ThreadId | None = None
+        self._running = False
+
+    async def run(self, message: str | None) -> None:
+        """Until standard input ends and the last turn rests."""
+        self._tell_thread()
+        # What is not for the turn that runs waits here; reading stops while it is full.
+        waiting: asyncio.Queue[Numbered | None] = asyncio.Queue(MAX_LINES_AHEAD)
+        if message is not None:
+            waiting.put_nowait((0, MessageLine(message)))
+        reading = asyncio.create_task(self._read(waiting))
+        try:
+            while (numbered := await waiting.get()) is not None:
+                await self._carry_out(*numbered)
+            await reading
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+    async def once(self, message: str | None) -> None:
+        """One message, given or the first line of input, and its turn. Raises `InvalidInput`."""
+        line: Line | UnreadableLine | None = None if message is None else MessageLine(message)
+        number = 0
+        if line is None:
+            async with contextlib.aclosing(read_lines()) as lines:
+                async for number, line in lines:  # noqa: B007 - both are needed behind the loop
+                    break
+        if line is None:
+            raise InvalidInput("there is nothing to say: standard input is empty")
+        if isinstance(line, UnreadableLine):
+            raise InvalidInput(line.error)
+        self._tell_thread()
+        await self._carry_out(number, line)
+
+    async def _read(self, waiting: asyncio.Queue[Numbered | None]) -> None:
+        try:
+            async with contextlib.aclosing(read_lines()) as lines:
+                async for number, line in lines:
+                    if isinstance(line, UnreadableLine):
+                        write({"type": "error", "error": line.error, "line": number})
+                    elif isinstance(line, CancelLine) and self._running:
+                        await self._cancel(number, line)
+                    else:
+                        await waiting.put((number, line))
+        except OSError:
+            await waiting.put(None)
+            raise
+        await waiting.put(None)
+
+    async def _cancel(self, number: int, line: CancelLine) -> None:
+        try:
+            await self._do(line)
+        except TenutoError as error:
+            write(_error(error, number))
+
+    async def _carry_out(self, number: int, line: Line) -> None:
+        self._running = True
+        try:
+            await self._do(line)
+            self._tell_thread()
+            async with contextlib.aclosing(self._conversation.turn()) as items:
+                async for item in items:
+                    if not isinstance(item, Replayed):
+                        write_item(item)
+            await self._rested()
+        except TenutoError as error:
+            write(_error(error, number))
+        finally:
+            self._running = False
+
+    async def _do(self, line: Line) -> None:
+        talk = self._conversation
+        if isinstance(line, MessageLine):
+            await talk.say(line.message)
+            return
+        if talk.thread_id is None:
+            raise InvalidInput("there is no thread yet: begin with a message, or with --thread")
+        match line:
+            case DecisionLine():
+                await self._decide(line, talk.thread_id)
+            case ExtensionLine(extend=more):
+                given = More(steps=more.steps, tokens=more.tokens, cost=more.cost, seconds=more.seconds)
+                await talk.runtime.extend(talk.thread_id, by=talk.by, **given)
+            case CancelLine(cancel=reason):
+                await talk.runtime.cancel(talk.thread_id, by=talk.by, reason=reason)
+
+    async def _decide(self, line: DecisionLine, thread_id: ThreadId) -> None:
+        runtime = self._conversation.runtime
+        row = await runtime.interrupt(line.resolve)
+        if row.thread_id != thread_id:
+            raise InvalidInput(f"interrupt {row.id} is of thread {row.thread_id}, not of this one")
+        decision = Decision(comment=line.comment, answer=line.answer, digest=line.digest, channel="chat")
+        if (arguments := bytes(line.arguments).decode()) not in ("", "null"):
+            decision["arguments"] = arguments
+        await runtime.resolve(row.id, line.verb, by=self._conversation.by, **decision)
+
+    def _tell_thread(self) -> None:
+        thread_id = self._conversation.thread_id
+        if thread_id is not None and thread_id != self._told:
+            self._told = thread_id
+            write({"type": "thread", "thread": thread_id})
+
+    async def _rested(self) -> None:
+        assert self._conversation.thread_id is not None
+        state = await self._conversation.runtime.state(self._conversation.thread_id)
+        write({"type": "rested", "seq": self._conversation.seq} | summary(state))
+
+
+def _error(error: TenutoError, number: int) -> dict[str, object]:
+    return {"type": "error", "error": str(error), "line": number}
