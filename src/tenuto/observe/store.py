@@ -59,9 +59,7 @@ class WatchedStore:
         epoch: int | None = None,
         head_seq: int | None = None,
     ) -> Appended:
-        hold = holding.get() if epoch is not None else None
-        if hold is not None and hold.thread_id != thread_id:
-            hold = None
+        hold = self._held.get(thread_id) if epoch is not None else None
         if hold is None:
             events = self._from_outside(events) if epoch is None else events
         elif hold.trace is not None:
@@ -96,8 +94,8 @@ class WatchedStore:
 
     async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
         entries = await self._store.read(thread_id, after, limit)
-        hold = holding.get()
-        if hold is not None and hold.thread_id == thread_id:
+        # By the thread and not by the task: a holder also reads on tasks that others' appends began.
+        if (hold := self._held.get(thread_id)) is not None:
             for entry in entries:
                 hold.see(entry.seq, entry.event)
         return entries
