@@ -85,14 +85,14 @@ PEERS = (
         client="tenuto",
         imports={
             "Tenuto": "from tenuto import Agent, Runtime, tool",
-            "Tenuto, with all that it imports lazily": "from tenuto import Agent, Runtime, tool; "
+            "Tenuto, and OpenAI (imported when first used)": "from tenuto import Agent, Runtime, tool; "
             "import openai, httpx2, pydantic; from tenuto.models.openai import OpenAIModel",
         },
         promise="Each reply, result and decision is fsynced before it counts; a tool with effects is "
         "recorded as started before it runs. The result of a quick read shares the commit of its reply.",
     ),
     Peer(
-        "Tenuto, tool with effects",
+        "Tenuto (tool with effects)",
         "tenuto",
         "peer_tenuto.py",
         mode="once",
@@ -113,7 +113,7 @@ PEERS = (
         "that a tool began. Each commit is fsynced.",
     ),
     Peer(
-        "LangGraph, DeltaChannel",
+        "LangGraph (DeltaChannel)",
         "langgraph",
         "peer_langgraph.py",
         mode="delta",

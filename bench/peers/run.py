@@ -10,6 +10,7 @@ says so. Figures that cost minutes are taken once, all others `--reps` times.
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -39,6 +40,12 @@ def main() -> int:
         print(f"bench-peers: no peer is called {options.only!r}; there are: {_names()}", file=sys.stderr)
         return 2
     options.keep.mkdir(parents=True, exist_ok=True)
+    lock = (options.keep / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"bench-peers: another run is at work in {options.keep}", file=sys.stderr)
+        return 1
     results = Results(
         options.keep / ("quick.jsonl" if options.quick else "results.jsonl"), fresh=options.fresh
     )
@@ -160,9 +167,8 @@ def measure(peers: list[Peer], options: argparse.Namespace, results: Results) ->
         return
     results.add(machine(options.processor))
     others = [n for n in range(os.cpu_count() or 1) if n != options.processor]
-    runner = Runner(
-        KEPT, Path(sys.executable), sizes, (options.processor, (others or [options.processor])[0])
-    )
+    processors = (options.processor, (others or [options.processor])[0])
+    runner = Runner(options.keep.resolve(), Path(sys.executable), sizes, processors)
     started = time.monotonic()
     try:
         for place, cell in enumerate(todo, 1):
