@@ -18,7 +18,7 @@ from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, safe
 from tenuto.errors import TenutoError
 from tenuto.events import Entry, ModelFailed, ThreadFailed, ThreadHalted
-from tenuto.store.base import ThreadRow
+from tenuto.rows import ThreadRow
 
 PROMPT: Final = "> "
 EARLIER_EVENTS: Final = 12

@@ -12,8 +12,8 @@ from tenuto.cli.find import AnyRuntime
 from tenuto.errors import Conflict
 from tenuto.events import Entry, ThreadId
 from tenuto.messages import Live
+from tenuto.rows import ThreadRow
 from tenuto.runtime import Runtime
-from tenuto.store.base import ThreadRow
 from tenuto.stream import Replayed
 
 LOOK_AGAIN_SECONDS: Final = 0.5
