@@ -60,13 +60,13 @@ def script(body):
 
 
 @contextlib.asynccontextmanager
-async def process(tmp_path, host="127.0.0.1", **environment):
-    """A server in `tmp_path`; yields its URL and the process."""
+async def process(tmp_path, host="127.0.0.1", preamble="", **environment):
+    """A server in `tmp_path`; yields its URL and the process. `preamble` is run in it before anything."""
     async with ScriptedProvider(script) as provider:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            AGENT,
+            preamble + AGENT,
             host,
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"], "PROVIDER_URL": provider.url, "PROVIDER_MODEL": "scripted"}
