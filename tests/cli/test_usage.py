@@ -12,6 +12,7 @@ from tests.cli.conftest import ROOT, Shell
 COMMANDS = ["", "run", "serve", "show", "threads", "verify", "doctor", "crashtest", "demo", "inbox"]
 COMMANDS += ["send", "cancel", "extend", "follow", "export"]
 COMMANDS += [f"inbox {verb}" for verb in ("approve", "reject", "edit", "answer", "review")]
+COMMANDS += ["token", *(f"token {verb}" for verb in ("create", "list", "revoke"))]
 
 # A module that leaves a mark when it is imported.
 MARKING = 'open("imported", "w").close()\nfrom tests.cli.desk import agent\n'

@@ -28,7 +28,7 @@ async def inbox(target: Target, as_json: bool) -> None:
         console().print(safe(unserved), style="yellow")
     if not rows:
         return console().print("nothing waits for a person")
-    table = _table("id", "kind", "tool", "arguments", "thread", "age", "expires in")
+    table = new_table("id", "kind", "tool", "arguments", "thread", "age", "expires in")
     for row in rows:
         left_ms = row.expires_at_ms - now_ms()
         expires = "never" if not row.expires_at_ms else span(left_ms) if left_ms > 0 else "expired"
@@ -74,7 +74,7 @@ async def threads(target: Target, filters: dict[str, Any], before: str | None, a
         return print_json(rows)
     if not rows:
         return console().print("no more threads" if before else "no threads")
-    table = _table("id", "agent", "status", "events", "started", "last event")
+    table = new_table("id", "agent", "status", "events", "started", "last event")
     for row in rows:
         times = moment(row.created_at_ms), moment(row.updated_at_ms)
         table.add_row(row.id, safe(row.agent), row.status, str(row.head_seq), *times)
@@ -134,7 +134,8 @@ async def verify(target: Target, thread: str | None, heads: bool) -> int:
     return 1 if bad else 0
 
 
-def _table(*columns: str) -> Any:
+def new_table(*columns: str) -> Any:
+    """An empty table of these columns."""
     from rich import box
     from rich.table import Table
 

@@ -62,7 +62,7 @@ class Tokens:
     async def list_tokens(self) -> Response:
         """All tokens by name; none of them is shown itself."""
         now_ms = self._store.now_ms()
-        found = [ShownToken(**_shown(token, now_ms)) for token in await stored_tokens(self._store)]
+        found = [shown_token(token, now_ms) for token in await stored_tokens(self._store)]
         return encoded(200, TokenList(found))
 
     async def create_token(self, request: Request) -> Response:
@@ -71,13 +71,23 @@ class Tokens:
         wanted = Wanted(body.name, body.roles, body.agents, body.expires_seconds or 0.0)
         token, secret = await create_token(self._store, wanted, by=caller_of(request).name)
         self._callers.forget()
-        return encoded(201, CreatedToken(**_shown(token, token.created_at_ms), token=secret))
+        return encoded(201, created_token(token, secret))
 
     async def revoke_token(self, name: str) -> Response:
         """Let a token work no more; every server of this database knows it within a second."""
         token = await revoke_token(self._store, name)
         self._callers.forget()
-        return encoded(200, ShownToken(**_shown(token, self._store.now_ms())))
+        return encoded(200, shown_token(token, self._store.now_ms()))
+
+
+def shown_token(token: Token, now_ms: int) -> ShownToken:
+    """A token as it is shown."""
+    return ShownToken(**_shown(token, now_ms))
+
+
+def created_token(token: Token, secret: str) -> CreatedToken:
+    """... and itself, to the one who made it."""
+    return CreatedToken(**_shown(token, token.created_at_ms), token=secret)
 
 
 def _shown(token: Token, now_ms: int) -> dict[str, Any]:
