@@ -40,18 +40,17 @@ def main() -> int:
         print(f"bench-peers: no peer is called {options.only!r}; there are: {_names()}", file=sys.stderr)
         return 2
     options.keep.mkdir(parents=True, exist_ok=True)
-    lock = (options.keep / "lock").open("w")
+    results = Results(options.keep / ("quick.jsonl" if options.quick else "results.jsonl"))
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not options.report_only:
+            with (options.keep / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if options.fresh:
+                    results.put_aside()
+                measure(peers, options, results)
     except BlockingIOError:
         print(f"bench-peers: another run is at work in {options.keep}", file=sys.stderr)
         return 1
-    results = Results(
-        options.keep / ("quick.jsonl" if options.quick else "results.jsonl"), fresh=options.fresh
-    )
-    try:
-        if not options.report_only:
-            measure(peers, options, results)
     except KeyboardInterrupt:
         print("\nbench-peers: stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -107,13 +106,17 @@ def _names() -> str:
 class Results:
     """Rows in a file, one line each, appended as they are made."""
 
-    def __init__(self, path: Path, fresh: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        if fresh and path.exists():
-            path.rename(path.with_suffix(f".{time.strftime('%Y%m%d-%H%M%S')}.jsonl"))
         self.rows: list[dict[str, Any]] = []
         if path.exists():
             self.rows = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def put_aside(self) -> None:
+        """Begin anew; what there was stays beside it, with the time in its name."""
+        if self.path.exists():
+            self.path.rename(self.path.with_suffix(f".{time.strftime('%Y%m%d-%H%M%S')}.jsonl"))
+        self.rows = []
 
     def add(self, row: dict[str, Any]) -> None:
         row = row | {"at": time.strftime("%Y-%m-%d %H:%M:%S")}
