@@ -37,6 +37,7 @@ def test_a_server_without_a_worker_leaves_threads_to_a_worker_elsewhere(shell: S
         probes = line.rpartition(" ")[2].strip()
         for path, code in (("/healthz", 200), ("/readyz", 200), ("/v1/threads", 404), ("/docs", 404)):
             assert httpx2.get(probes + path).status_code == code, path
+        assert "tenuto_leases_held 0.0" in httpx2.get(f"{probes}/metrics").text
         raised = _until(lambda: client.get("/v1/interrupts").json()["interrupts"])[0]
         decided = client.post(
             f"/v1/interrupts/{raised['id']}/resolve", json={"outcome": "approve"}, headers=TOKEN

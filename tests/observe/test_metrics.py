@@ -14,10 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tenuto import Agent, AlreadyDecided, NotDone, Runtime, Settings, StoreError, tool
 from tenuto.clock import FakeClock
-from tenuto.errors import ModelError
+from tenuto.errors import ConfigurationError, ModelError
+from tenuto.events import ThreadId
 from tenuto.messages import AttemptFailed, CallRequest, Reply, Request, ToolMessage, Usage
 from tenuto.models.scripted import ScriptedModel, call
 from tenuto.observe import Observe
+from tenuto.observe.hold import Hold
+from tenuto.rows import Claim
 from tenuto.server import Access, create_app
 from tenuto.store.sqlite import SQLiteStore
 
@@ -327,6 +330,43 @@ async def test_a_registry_of_the_program_s_own(tmp_path: Path) -> None:
     async with Runtime([Agent("ops")], f"sqlite:///{tmp_path}/t.db", model=model, observe=observe) as runtime:
         await runtime.wait(await runtime.start("ops", "go"))
     assert registry.get_sample_value("tenuto_threads_started_total", {"agent": "ops"}) == 1
+
+
+async def test_a_lease_that_was_not_renewed_is_lost_and_one_given_back_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (runtime, client):
+        mine, given_back = ThreadId("mine"), ThreadId("given back")
+
+        async def renewed(owner: str, claims: Any, *, lease_seconds: float) -> dict[str, int]:
+            return {"kept": 3}
+
+        monkeypatch.setattr(runtime.store._store, "renew", renewed)  # type: ignore[attr-defined]  # it is watched
+        assert runtime.observe
+        hold = Hold(mine, runtime.agents["ops"], "w", None)
+        runtime.observe.held.update({mine: hold, ThreadId("kept"): hold})
+        claims = [Claim(thread, "ops", 1, 1) for thread in (mine, given_back, ThreadId("kept"))]
+        await runtime.store.renew("w", claims, lease_seconds=15)
+        seen = await scrape(client)
+        assert seen.get_value("leases_held") == 2
+        runtime.observe.held.clear()
+    assert seen.get_value("leases_lost_total") == 1
+
+
+async def test_a_slow_append_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tenuto.limits.SLOW_APPEND_SECONDS", 0.0)
+    async with serving(tmp_path) as (runtime, _):
+        await runtime.wait(await runtime.start("ops", "hello"))
+    assert [r.levelname for r in caplog.records if "an append took" in r.message] == ["WARNING"] * 2
+
+
+def test_an_observe_belongs_to_one_runtime() -> None:
+    observe = Observe()
+    Runtime([], "sqlite://:memory:", observe=observe)
+    with pytest.raises(ConfigurationError, match="make another one"):
+        Runtime([], "sqlite://:memory:", observe=observe)
 
 
 def test_the_page_in_docs_names_each_metric_with_its_kind_and_labels() -> None:

@@ -9,7 +9,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.loop.world import die
 from tests.observe.traced import WORDS, Place, Spans, links, look, pay
 
-from tenuto import NotDone, tool
+from tenuto import Happened, NotDone, tool
 from tenuto.errors import ModelError
 from tenuto.events import Entry, ModelReplied
 from tenuto.messages import AttemptFailed, Reply, Request, Usage
@@ -197,6 +197,27 @@ async def test_a_call_in_doubt_and_the_review_that_settles_it(tmp_path: Path, sp
     first, second = spans.all("invoke_agent")
     assert dict(first.attributes or {})["tenuto.outcome"] == "awaiting_review"
     assert links(second) == [("resumes", traceparent(first.context))]
+
+
+async def test_what_verify_records_is_below_the_turn_that_asked_it(tmp_path: Path, spans: Spans) -> None:
+    async def look_for_it(arguments: dict[str, Any], key: str) -> Happened:
+        with spans.tracer.start_as_current_span("looks for it"):
+            return Happened("it did")
+
+    @tool(effect="once", timeout=0.2, verify=look_for_it)
+    async def vanish(n: int) -> str:
+        await asyncio.sleep(60)
+        return "never"
+
+    place = Place(tmp_path, spans, [vanish])
+    async with place.runtime([call("vanish", n=1), "done"]) as runtime:
+        thread = await runtime.start("ops", "go")
+        assert (await runtime.wait(thread)).answer == "done"
+    verify = spans.one("verify vanish")
+    assert spans.children(verify) == ["looks for it"]
+    assert dict(verify.attributes or {})["tenuto.verdict"] == "Happened"
+    turn = next(span for span in spans.all("invoke_agent") if "verify vanish" in spans.children(span))
+    assert turn.context.trace_id == verify.context.trace_id
 
 
 async def test_a_model_that_stays_down_fails_the_turn_which_goes_on_in_a_linked_one(

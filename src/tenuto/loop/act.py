@@ -175,7 +175,8 @@ async def _verify(holder: Holder, call: CallState) -> None:
     try:
         async with asyncio.timeout(call.call.timeout_ms / 1000 or limits.TOOL_TIMEOUT_SECONDS):
             if tool is not None:
-                verdict = await tool.verify(call.arguments, idempotency_key(holder.thread_id, call))
+                work = tool.verify(call.arguments, idempotency_key(holder.thread_id, call))
+                verdict = await (seen.verify(call, work) if (seen := holder.around.observe) else work)
     except TimeoutError:
         pass
     match verdict:

@@ -24,15 +24,23 @@ from tenuto.observe.hold import Hold
 from tenuto.rows import InterruptRow
 
 logger = logging.getLogger("tenuto.events")
+_LEVELS: dict[type, int] = {
+    ThreadFailed: logging.WARNING,
+    ModelReplied: logging.DEBUG,
+    CallFinished: logging.DEBUG,
+}
 
 
 def recorded(
     event: Event, thread_id: ThreadId, agent: str, hold: Hold | None, row: InterruptRow | None
 ) -> None:
     """One line about an event that was appended; `row` is that of a decided interrupt."""
-    if not logger.isEnabledFor(logging.WARNING):
+    level = _LEVELS.get(type(event), logging.INFO)
+    if isinstance(event, CallFinished) and not event.ok:
+        level = logging.INFO
+    if not logger.isEnabledFor(level):
         return
-    level, message = logging.INFO, ""
+    message = ""
     fields: dict[str, object] = {}
     match event:
         case ThreadStarted(by=by):
@@ -40,7 +48,7 @@ def recorded(
         case ThreadCompleted():
             message = "thread completed"
         case ThreadFailed(error=error):
-            level, message = logging.WARNING, f"thread failed: {error}"
+            message = f"thread failed: {error}"
         case ThreadHalted(limit=limit):
             message = f"thread halted: the limit of {limit} is reached"
         case ThreadCancelled(by=by):
@@ -57,10 +65,9 @@ def recorded(
             fields = {"interrupt_id": id, "outcome": outcome, "by": by, "channel": event.channel}
             fields |= {"call_id": row.call_id, "thread_id": row.thread_id, "agent": row.agent} if row else {}
         case ModelReplied(duration_ms=duration_ms):
-            level, message = logging.DEBUG, f"model replied with {len(event.calls)} calls"
+            message = f"model replied with {len(event.calls)} calls"
             fields = {"duration_ms": duration_ms, "model": event.model, "finish": event.finish}
         case CallFinished(ok=ok, duration_ms=duration_ms):
-            level = logging.DEBUG if ok else logging.INFO
             name = hold.tool(event.call_id)[0] if hold is not None else ""
             message = f"call of {name} {'succeeded' if ok else 'failed'}"
             fields = {"call_id": event.call_id, "duration_ms": duration_ms, "by": event.by}

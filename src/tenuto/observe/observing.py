@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.agent import Agent
-from tenuto.errors import NotDone
+from tenuto.errors import ConfigurationError, NotDone
 from tenuto.events import ThreadId
 from tenuto.messages import AttemptFailed, Live, Model, Reply, Request
 from tenuto.observe.hold import Hold, calling, holding
@@ -55,7 +55,9 @@ class Observe:
             self.traces = traced.Traces(None if traces is True else traces, content)
 
     def store(self, store: Store, worker: str) -> Store:
-        """The store as it is to be used, by the worker of this name."""
+        """The store as it is to be used, by this worker. Raises `ConfigurationError` the second time."""
+        if self.worker:
+            raise ConfigurationError("an Observe looks on at one runtime; make another one")
         self.worker = worker
         return cast(Store, WatchedStore(store, self))
 
@@ -118,6 +120,14 @@ class Observe:
                 if self.metrics:
                     self.metrics.in_doubt.labels(call.call.name).inc()
             raise
+
+    async def verify(self, call: CallState, work: Coroutine[Any, Any, Any]) -> Any:
+        """A tool is asked what became of a call in doubt."""
+        calling.set(call.id)
+        hold = holding.get()
+        if hold is None or hold.trace is None:
+            return await work
+        return await hold.trace.verify(call, work)
 
     def _attempt_failed(self, failed: AttemptFailed) -> None:
         hold = holding.get()

@@ -3,6 +3,7 @@
     invoke_agent {agent}       a turn, from where it was taken up to where it rests: a trace of its own
         chat {model}           a question to the model, its retries inside
         execute_tool {tool}    an attempt of a call; what the tool itself records nests below it
+        verify {tool}          the tool is asked what became of an attempt that is in doubt
 
 A turn that paused goes on in another trace, often in another process and weeks later. It is linked to the one
 that paused, and to whatever brought the message or the decision: the log carries these as `trace` of the
@@ -220,6 +221,16 @@ class TurnTrace:
             if self._traces.with_content:
                 span.set_attribute("gen_ai.tool.call.result", content.of_value(value))
             return value
+
+    async def verify(self, call: CallState, work: Coroutine[Any, Any, Any]) -> Any:
+        """A tool is asked what became of a call in doubt; the conventions have no word for that."""
+        name = call.call.name
+        about = {"gen_ai.agent.name": self._agent.name, "gen_ai.conversation.id": self._thread_id}
+        about |= {"gen_ai.tool.name": name, "gen_ai.tool.call.id": call.id}
+        with self._span(f"verify {name}", about, SpanKind.INTERNAL) as span:
+            verdict = await work
+            span.set_attribute("tenuto.verdict", type(verdict).__name__)
+            return verdict
 
     def rested(self, status: str) -> None:
         """The thread was given back, in this status."""
