@@ -47,6 +47,7 @@ _SHAPES: Final = (
     *(shapes.NewThread, shapes.NewMessage, shapes.Cancellation, shapes.Extension, shapes.Resolution),
     *(
         shapes.State,
+        shapes.Resolved,
         shapes.Sent,
         shapes.WorkerList,
         shapes.Thread,

@@ -140,7 +140,7 @@ class Events:
         page = await self._runtime.events(thread_id, after, limit)
         last = page[-1].seq if page else after
         more = len(page) == limit and await self._runtime.events(thread_id, last, 1)
-        events = b",".join(_shown(entry) for entry in page)
+        events = b",".join(shown(entry) for entry in page)
         body = b'{"events":[%s],"next":%s}' % (events, b"%d" % last if more else b"null")
         return Response(body, media_type="application/json")
 
@@ -218,8 +218,8 @@ def _next_page(count: int, size: int) -> int:
 _ENCODER = msgspec.json.Encoder()
 
 
-def _shown(entry: Entry) -> bytes:
-    """The stored form of an event is an object that begins with its type: seq and time go before it."""
+def shown(entry: Entry) -> bytes:
+    """An event as it is shown. Its stored form begins with its type: seq and time go before that."""
     return b'{"seq":%d,"at":"%s",' % (entry.seq, str(iso(entry.at_ms)).encode()) + encode(entry.event)[1:]
 
 
@@ -228,7 +228,7 @@ def _framed(told: Told) -> bytes:
     item = told.item
     if isinstance(item, Entry):
         name = str(item.event.__struct_config__.tag).encode()
-        told.frame = b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, name, _shown(item))
+        told.frame = b"id: %d\nevent: %s\ndata: %s\n\n" % (item.seq, name, shown(item))
     elif isinstance(item, Replayed):
         told.frame = b'event: replayed\ndata: {"seq":%d}\n\n' % item.seq
     else:

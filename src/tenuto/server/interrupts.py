@@ -2,14 +2,16 @@
 
 from typing import Annotated, Final, Literal, NamedTuple
 
+import msgspec
 from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
 from tenuto import limits
-from tenuto.events import InterruptId, InterruptKind, ThreadId
+from tenuto.events import InterruptId, InterruptKind, InterruptResolved, ThreadId
 from tenuto.rows import InterruptRow
 from tenuto.runtime import Runtime
 from tenuto.server.callers import caller_of
+from tenuto.server.events import shown
 from tenuto.server.listed import Listed, in_scope
 from tenuto.server.posts import Post, Posts
 from tenuto.server.problems import Problem, encoded
@@ -102,6 +104,16 @@ class Interrupts:
                 append_id=post.append_id,
             )
             await self._posts.change(row.thread_id, post.append_id, resolve)
-            return await self._waiting.state(request, row.thread_id)
+            return await self._waiting.state(request, row.thread_id, added=await self._decision(row))
 
         return await self._posts.once(request, Resolution, work)
+
+    async def _decision(self, row: InterruptRow) -> msgspec.Raw | None:
+        """The event that decided it, as it is shown."""
+        seq = row.raised_seq
+        while page := await self._runtime.events(row.thread_id, seq):
+            for entry in page:
+                if isinstance(entry.event, InterruptResolved) and entry.event.id == row.id:
+                    return msgspec.Raw(shown(entry))
+            seq = page[-1].seq
+        return None

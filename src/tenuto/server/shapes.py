@@ -4,12 +4,12 @@ Times are RFC 3339 in UTC. Bodies that come in are read strictly: nothing is coe
 refused, so that a misspelt one is not silently without effect.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
 from tenuto import limits
-from tenuto.events import InterruptKind, InterruptRaised, Outcome
+from tenuto.events import InterruptKind, InterruptRaised, InterruptResolved, Outcome
 from tenuto.rows import InterruptRow, ThreadRow, ThreadStatus
 from tenuto.server.problems import iso
 from tenuto.thread import ThreadState
@@ -135,6 +135,12 @@ class Sent(State):
     seq: int
 
 
+class Resolved(State):
+    """... with the event that records the decision."""
+
+    resolution: InterruptResolved  # for the description: it has its place and time besides
+
+
 class Thread(State):
     """... with what a list shows of it. `head_hash` is that of event `head_seq`."""
 
@@ -185,9 +191,11 @@ class WorkerList(msgspec.Struct):
     workers: list[Worker]
 
 
-def state_body(state: ThreadState, seq: int | None = None) -> State:
-    """A state as it is shown; `seq`: that of the message that led to it."""
-    return State(**_state(state)) if seq is None else Sent(**_state(state), seq=seq)
+def state_body(state: ThreadState, added: int | msgspec.Raw | None = None) -> State:
+    """A state as it is shown; `added`: the seq of the message or the decision that led to it."""
+    if isinstance(added, msgspec.Raw):
+        return Resolved(**_state(state), resolution=cast("InterruptResolved", added))
+    return State(**_state(state)) if added is None else Sent(**_state(state), seq=added)
 
 
 def thread_body(state: ThreadState, row: ThreadRow, head_hash: str) -> Thread:

@@ -8,6 +8,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from tenuto import limits
+from tenuto.errors import ThreadNotFound
 from tenuto.events import ThreadId
 from tenuto.rows import ThreadRow, ThreadStatus
 from tenuto.runtime import Runtime
@@ -68,11 +69,18 @@ class Threads:
         agent: str | None = None,
         cursor: str | None = None,
         limit: Annotated[int, Query(ge=1, le=limits.MAX_LISTED_THREADS)] = 100,
+        id: str | None = None,
     ) -> Response:
         """Threads, newest first, as far as they are in the caller's scope. A cursor stays good: threads that
-        start later shift nothing. `metadata[key]=text`: only those whose metadata has this text there.
+        start later shift nothing. `metadata[key]=text`: only those whose metadata has this text there. `id`:
+        this one alone or 404, without a look at its events.
         """
         caller, metadata = caller_of(request), _metadata(request)
+        if id is not None:
+            row = await self._runtime.thread(id)
+            if not caller.sees(row.agent):
+                raise ThreadNotFound(f"there is no thread {id}")
+            return encoded(200, ThreadPage([summary_body(row)], None))
 
         async def fetch(agent: str | None, place: Place | None, count: int) -> list[ThreadRow]:
             return await self._runtime.threads(
@@ -113,7 +121,7 @@ class Threads:
                 channel="http",
                 append_id=post.append_id,
             )
-            return await self._waiting.state(request, thread_id, seq=seq)
+            return await self._waiting.state(request, thread_id, added=seq)
 
         return await self._posts.once(request, NewMessage, work)
 

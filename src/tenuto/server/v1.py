@@ -21,6 +21,7 @@ from tenuto.server.shapes import (
     NewMessage,
     NewThread,
     Resolution,
+    Resolved,
     Sent,
     State,
     Thread,
@@ -52,7 +53,9 @@ def routes(runtime: Runtime, callers: Callers, posts: Posts, waiting: Waiting, a
         # Whoever decides has to see what.
         Route("GET", "/interrupts", interrupts.list_interrupts, ("read", "approve"), InterruptPage),
         Route("GET", interrupt, interrupts.get_interrupt, ("read", "approve"), Interrupt),
-        Route("POST", f"{interrupt}/resolve", interrupts.resolve_interrupt, ("approve",), State, Resolution),
+        Route(
+            "POST", f"{interrupt}/resolve", interrupts.resolve_interrupt, ("approve",), Resolved, Resolution
+        ),
         Route("GET", "/workers", threads.list_workers, ("read",), WorkerList),
         Route("GET", "/tokens", tokens.list_tokens, ("admin",), TokenList),
         Route("POST", "/tokens", tokens.create_token, ("admin",), CreatedToken, NewToken, status=201),

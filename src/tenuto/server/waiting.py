@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
@@ -26,17 +27,17 @@ class Waiting:
         request: Request,
         thread_id: str,
         status: int = 200,
-        seq: int | None = None,
+        added: int | msgspec.Raw | None = None,
         **headers: str,
     ) -> Response:
-        """The thread's state as an answer, put off as `Prefer: wait` says; `seq` as in `state_body`."""
+        """The thread's state as an answer, put off as `Prefer: wait` says; `added` as in `state_body`."""
         seconds = preferred_wait(request)
         if seconds is None:
             state = await self._runtime.state(thread_id)
         else:
             state = await self.rest(request, thread_id, seconds)
             headers["Preference-Applied"] = f"wait={seconds}"
-        return encoded(status, state_body(state, seq), headers)
+        return encoded(status, state_body(state, added), headers)
 
     async def rest(self, request: Request, thread_id: str, seconds: float) -> ThreadState:
         """The state once the thread rests, or as it is after `seconds`. The request's body has been read.
