@@ -39,16 +39,14 @@ async def inbox(target: Target, as_json: bool) -> None:
 
 
 async def _unserved(runtime: AnyRuntime) -> str:
-    """What an inbox cannot list yet: a call in doubt becomes an item when a worker looks at its thread.
-
-    A server is a worker.
-    """
-    if isinstance(runtime, Client):
-        return ""
-    workers = await runtime.store.workers()
+    """What an inbox cannot list yet: a call in doubt becomes an item when a worker looks at its thread."""
+    # A server does not tell of those that run single threads: of those it is only seen that they are held.
+    workers = await (runtime.workers() if isinstance(runtime, Client) else runtime.store.workers())
     served = {name for worker in workers for name in worker.agents}
     alive = {worker.owner for worker in workers}
     rows = await runtime.threads(status="running", limit=100)
+    if isinstance(runtime, Client):
+        alive |= {row.lease_owner for row in rows if row.lease_owner is not None}
     left = [row for row in rows if row.agent not in served and row.lease_owner not in alive]
     if not left:
         return ""

@@ -30,12 +30,13 @@ class Told(msgspec.Struct):
 
 class Seen(msgspec.Struct):
     """A thread's state in an answer, as far as the log does not say it better. `seq`: that of the event that
-    the request added.
+    the request added. `resolution`: the event that a decision is.
     """
 
     id: ThreadId
     head_seq: int
     seq: int | None = None
+    resolution: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Place(msgspec.Struct):

@@ -20,12 +20,13 @@ from tenuto.client.following import follow
 from tenuto.client.transport import Transport
 from tenuto.client.where import bearer, server_url
 from tenuto.errors import ConfigurationError, InterruptNotFound, InvalidInput, StoreError, ThreadNotFound
-from tenuto.events import Entry, InterruptResolved, ThreadId
+from tenuto.events import Entry, InterruptKind, InterruptResolved, ThreadId
 from tenuto.messages import Live
 from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 from tenuto.stream import Replayed
 from tenuto.thread import ThreadState, fold
 
+_STATUS = {True: "pending", False: "decided", None: "all"}
 _ID = re.compile(r"[0-9A-Za-z._~-]{1,100}")
 
 
@@ -104,17 +105,12 @@ class Client:
         append_id = given.pop("append_id", "")
         if isinstance(given.get("arguments"), str):
             given["arguments"] = _object(given["arguments"])
-        await self._transport.post(f"{_interrupt(interrupt_id)}/resolve", bodies.Seen, given, append_id)
-        row = await self.interrupt(interrupt_id)
-        seq = row.raised_seq
-        while page := await self.events(row.thread_id, seq):
-            for entry in page:
-                if isinstance(entry.event, InterruptResolved) and entry.event.id == row.id:
-                    return entry.event
-            seq = page[-1].seq
-        raise StoreError(
-            f"{row.kind} {row.id} is decided, and its event is not in the log that the server shows"
-        )
+        path = f"{_interrupt(interrupt_id)}/resolve"
+        seen = await self._transport.post(path, bodies.Seen, given, append_id)
+        (entry,) = bodies.entries([seen.resolution])
+        if not isinstance(entry.event, InterruptResolved):
+            raise StoreError("the server decided and does not say what: it is of another version")
+        return entry.event
 
     async def cancel(self, thread_id: str, *, by: str = "", reason: str = "", append_id: str = "") -> None:
         """As `Runtime.cancel`."""
@@ -184,6 +180,7 @@ class Client:
         pending: bool | None = True,
         thread_id: str | None = None,
         agent: str | None = None,
+        kind: InterruptKind | None = None,
         after: str | None = None,
         limit: int = 100,
     ) -> list[InterruptRow]:
@@ -193,34 +190,41 @@ class Client:
             page = await self._transport.get(
                 "/v1/interrupts",
                 bodies.InterruptPage,
-                status="pending" if pending else "all",
+                status=_STATUS[pending],
                 thread_id=thread_id,
                 agent=agent,
+                kind=kind,
                 after=after,
-                limit=min(limit, limits.MAX_LISTED_INTERRUPTS),
+                limit=min(limit - len(found), limits.MAX_LISTED_INTERRUPTS),
             )
-            rows = map(bodies.interrupt_row, page.interrupts)
-            found += [row for row in rows if pending is None or (row.outcome is None) is pending]
+            found += map(bodies.interrupt_row, page.interrupts)
             if page.next is None:
                 break
             after = page.next
-        return found[:limit]
+        return found
 
     async def thread(self, thread_id: str) -> ThreadRow:
         """As `Runtime.thread`."""
-        return bodies.thread_row(await self._transport.get(_thread(thread_id), bodies.ThreadBody))
+        _thread(thread_id)
+        page = await self._transport.get("/v1/threads", bodies.ThreadPage, id=thread_id)
+        for body in page.threads:
+            if body.id == thread_id:
+                return bodies.thread_row(body)
+        raise ThreadNotFound(f"there is no thread {thread_id}")
 
     async def threads(
         self,
         *,
         status: ThreadStatus | None = None,
         agent: str | None = None,
+        metadata: Mapping[str, str] | None = None,
         before: tuple[int, ThreadId] | None = None,
         limit: int = 100,
     ) -> list[ThreadRow]:
         """As `Runtime.threads`."""
         found: list[ThreadRow] = []
         cursor = None if before is None else _cursor(before)
+        asked = {f"metadata[{name}]": text for name, text in (metadata or {}).items()}
         while len(found) < limit:
             page = await self._transport.get(
                 "/v1/threads",
@@ -229,6 +233,7 @@ class Client:
                 agent=agent,
                 cursor=cursor,
                 limit=min(limit - len(found), limits.MAX_LISTED_THREADS),
+                **asked,
             )
             found += map(bodies.thread_row, page.threads)
             if page.next is None:

@@ -7,6 +7,7 @@ answered 429, 502, 503 or 504: a few times, with growing pauses or those that `R
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -78,17 +79,16 @@ class Transport:
         """The answer's body as it is. Raises what the server says, or `StoreError`."""
         return await patiently(lambda: self._ask("GET", path, query=query))
 
-    async def post(self, path: str, shape: type[T], body: Mapping[str, Any], key: str = "") -> T:
-        """The same for a request that creates or decides; it has its effect once, and once for all requests
-        of the same key.
+    async def post(self, path: str, shape: type[T], body: Mapping[str, Any], append_id: str = "") -> T:
+        """The same for a request that creates or decides; it has its effect once, and so have all with the
+        same `append_id` and body.
         """
-        # Any text may be a caller's key; a header cannot carry any.
-        name = uuid.uuid5(uuid.NAMESPACE_OID, key) if key else uuid.uuid4()
-        headers = {"Idempotency-Key": str(name), "Content-Type": "application/json"}
         try:
+            key = hashlib.sha256(append_id.encode()).hexdigest() if append_id else str(uuid.uuid4())
             content = msgspec.json.encode(body)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput(f"this cannot be sent as JSON: {error}") from error
+        headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
         answer = await patiently(lambda: self._ask("POST", path, content=content, headers=headers))
         return self._read(path, answer, shape)
 
@@ -110,7 +110,7 @@ class Transport:
                 if not response.is_success:
                     raise self._refusal(response, await _some(response, limits.MAX_BODY_BYTES))
                 yield response
-        except (httpx2.TransportError, httpx2.StreamError, OSError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError) as error:
             raise self._unreachable(error) from error
 
     # -- inside ------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Transport:
                 http.stream(method, self.url + path, params=_given(query or {}), **sent) as response,
             ):
                 body = await _some(response, limits.MAX_ANSWER_BYTES)
-        except (httpx2.TransportError, httpx2.StreamError, OSError, TimeoutError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError) as error:
             raise self._unreachable(error) from error
         if not response.is_success:
             raise self._refusal(response, body)
@@ -160,7 +160,11 @@ class Transport:
         # No redirects: they turn a POST into a GET, and take the token to another host.
         return httpx2.AsyncClient(headers=headers, timeout=patience, follow_redirects=False)
 
-    def _unreachable(self, error: Exception) -> Again:
+    def _unreachable(self, error: Exception) -> TenutoError:
+        import httpx2
+
+        if isinstance(error, httpx2.InvalidURL):
+            return ConfigurationError(f"server URL {self.url!r}: {error}")
         words = str(error) or f"no answer in time ({type(error).__name__})"
         return Again(f"the server {self.url} cannot be reached: {words}")
 
@@ -171,7 +175,8 @@ class Transport:
             told = msgspec.json.decode(body, type=Told)
         except (msgspec.DecodeError, UnicodeDecodeError):
             told = Told()
-        if status in _AGAIN:
+        # A conflict that passes by itself: the same request is still being answered.
+        if status in _AGAIN or (status == 409 and "retry-after" in response.headers):
             words = told.detail or response.reason_phrase
             return Again(
                 f"the server {self.url} says {status}: {words}",
