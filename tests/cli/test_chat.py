@@ -135,3 +135,26 @@ def test_a_dumb_terminal_gets_plain_text(terminal):
     person.press("\x04")
     assert person.wait() == 0
     assert "\x1b[" not in person.output
+
+
+def test_at_a_server(shell, terminal):
+    """Deltas come from the process that runs the thread; decisions and Ctrl-C reach it."""
+    with shell.serving(APPROVER_SECRET="s3cret-s3cret-s3cret") as (_, url):
+        del shell.environment["TENUTO_DATABASE"], shell.environment["TENUTO_AGENT"]
+        shell.environment |= {"TENUTO_URL": url, "TENUTO_TOKEN": "s3cret-s3cret-s3cret"}
+        person = terminal("chat", "think it is **bold**")
+        person.expect(PROMPT)
+        assert "it is \x1b[1mbold\x1b[0m" in person.output
+        person.type("send hi\n")
+        person.expect(ASKED)
+        person.type("a\n")
+        person.expect("done: sent to ana")
+        person.expect(PROMPT)
+        person.type("slow 30\n")
+        person.expect("→ slow")
+        person.press("\x03")
+        person.expect("stopped")
+        person.expect(PROMPT)
+        person.press("\x04")
+        assert person.wait() == 0
+    assert shell.lines_sent() == ["ana: hi", "slow"]

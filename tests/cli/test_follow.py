@@ -61,3 +61,20 @@ def test_a_place_that_the_thread_has_not_reached(shell):
     thread = shell.started("hello")
     output = shell("follow", thread, "--after", "99", code=1)
     assert output == f"tenuto: there is no event 99; the last of thread {thread} is 4\n"
+
+
+def test_deltas_of_a_server_are_seen_and_the_text_is_printed_once(shell, terminal):
+    """At a terminal, with a server that runs the thread: what arrives is drawn, then its event is printed."""
+    thread = shell.started("hello")
+    with shell.serving() as (_, url):
+        del shell.environment["TENUTO_DATABASE"]
+        shell.environment["TENUTO_URL"] = url
+        person = terminal("follow", thread)
+        person.expect("from here on it happens now")
+        shell("send", thread, "again")
+        person.expect("model_replied")
+        person.expect("You said: again")
+        person.expect("thread_completed")
+        person.press("\x03")
+        person.expect("go on with: tenuto follow")
+        assert person.wait() == 130

@@ -1,5 +1,7 @@
 """Telling a thread something from a shell: send, cancel, extend."""
 
+import json
+
 
 def test_a_message_goes_on_with_a_thread_that_ended(shell):
     thread = shell.started("hello")
@@ -62,3 +64,19 @@ def test_an_agent_that_cannot_be_loaded_does_nothing(shell):
 def test_a_thread_that_is_not_there(shell):
     shell.started("hello")
     assert shell("send", "00000000", "x", code=1) == "tenuto: there is no thread 00000000\n"
+
+
+def test_a_worker_or_a_server_goes_on(shell):
+    with shell.serving() as (server, url):
+        thread = shell.started("send hi")
+        output = shell("cancel", thread, "--agent", "not.needed:here")
+        assert output.startswith("asked to stop; worker ")
+        assert output.endswith(f" (process {server.pid}) goes on with thread {thread}\n")
+        shell.environment["TENUTO_URL"] = url
+        del shell.environment["TENUTO_DATABASE"], shell.environment["TENUTO_AGENT"]
+        output = shell("send", thread, "hello")
+        assert output.endswith(f" sent; the server goes on with thread {thread}\n")
+        output = shell("follow", thread, "--until", "rest", "--jsonl")
+        told = [json.loads(line) for line in output.splitlines()]
+        assert "thread_cancelled" in [item["type"] for item in told]
+        assert (told[-1]["status"], told[-1]["answer"]) == ("completed", "You said: hello")

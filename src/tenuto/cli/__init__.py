@@ -4,8 +4,9 @@
 share; `target.py` and `find.py` find the database or server and what is in it, `agents.py` the agents that
 MODULE:AGENT names. `run.py` advances a thread and shows it; `chat.py` has a `conversation.py` with a person,
 on a `screen.py` and with a `history.py`, `chat_lines.py` one with a program; `ask.py` asks at the terminal.
-`inbox.py` decides; `tell.py` tells a thread something; `look.py` reads, `follow.py` and `export.py` are what
-they are called; `token.py` lets people use a server; `doctor.py` says what is wrong and what to do. `view.py` puts an event into words,
+`inbox.py` decides, `live_inbox.py` by the keys of `keys.py` what its `inbox_view.py` shows; `tell.py` tells a
+thread something; `look.py` reads, `follow.py` and `export.py` are what they are called; `token.py` lets
+people use a server; `doctor.py` says what is wrong and what to do. `view.py` puts an event into words,
 `transcript.py` a thread into Markdown, `lines.py` into JSON lines; `terminal.py` prints, `region.py` redraws
 the end of a terminal; `demo.py` tells the story with the processes of `processes.py`.
 

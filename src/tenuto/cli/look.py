@@ -21,11 +21,11 @@ async def inbox(target: Target, as_json: bool) -> None:
     """What waits for a person, oldest first."""
     async with opened(target) as runtime:
         rows = [row async for row in all_interrupts(runtime, pending=True)]
-        unserved = "" if as_json else await _unserved(runtime)
+        ready = "" if as_json else await unserved(runtime)
     if as_json:
         return print_json(rows)
-    if unserved:
-        console().print(safe(unserved), style="yellow")
+    if ready:
+        console().print(safe(ready), style="yellow")
     if not rows:
         return console().print("nothing waits for a person")
     table = new_table("id", "kind", "tool", "arguments", "thread", "age", "expires in")
@@ -38,7 +38,7 @@ async def inbox(target: Target, as_json: bool) -> None:
     return console().print(table, soft_wrap=False)
 
 
-async def _unserved(runtime: AnyRuntime) -> str:
+async def unserved(runtime: AnyRuntime) -> str:
     """What an inbox cannot list yet: a call in doubt becomes an item when a worker looks at its thread."""
     # A server does not tell of those that run single threads: of those it is only seen that they are held.
     workers = await (runtime.workers() if isinstance(runtime, Client) else runtime.store.workers())

@@ -8,7 +8,7 @@ from tenuto.cli.region import MarkdownStream, Region, markdown
 from tenuto.cli.run import Screen
 from tenuto.cli.terminal import safe
 from tenuto.events import AnyEvent, CallFinished, Entry, ModelReplied
-from tenuto.messages import Live, ReasoningDelta, TextDelta, ToolProgress
+from tenuto.messages import Live, ReasoningDelta, StatusLine, TextDelta, ToolProgress
 from tenuto.stream import Replayed
 
 PROGRESS_CHARACTERS = 200
@@ -45,6 +45,9 @@ class FormattedScreen(Screen):
                 share = "" if fraction is None else f" {fraction:.0%}"
                 self._progress[call_id] = f"… {safe(message, PROGRESS_CHARACTERS)}{share}"
                 self._show_progress()
+            case StatusLine(text):
+                if not (self._streamed or self._progress):
+                    self._region.show(Text(f"… {safe(text, PROGRESS_CHARACTERS)}", "dim"))
             case _:
                 super().show(item)
 

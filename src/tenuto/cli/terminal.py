@@ -72,12 +72,37 @@ class _OneLine(logging.Formatter):
         return safe(f"tenuto: {record.getMessage()}" + (f": {error}" if error else ""), 1000)
 
 
+class _Told(logging.Handler):
+    """Hands each record on as a line of text."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        super().__init__()
+        self._tell = tell
+        self.setFormatter(_OneLine())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._tell(self.format(record))
+        except Exception:  # noqa: BLE001 - as every handler of the standard library does
+            self.handleError(record)
+
+
 def log_briefly() -> None:
     """Let commands that people wait for log without tracebacks; TENUTO_DEBUG=1 shows them."""
     if os.environ.get("TENUTO_DEBUG") != "1":
-        handler = logging.StreamHandler()
-        handler.setFormatter(_OneLine())
-        logging.getLogger("tenuto").addHandler(handler)
+        # Where stderr is now, not where it was: what is drawn at the end of a terminal makes room for it.
+        logging.getLogger("tenuto").addHandler(_Told(lambda line: print(line, file=sys.stderr, flush=True)))
+
+
+@contextlib.contextmanager
+def log_to(tell: Callable[[str], object]) -> Iterator[None]:
+    """Log to `tell` alone, which may be called on any thread."""
+    logger = logging.getLogger("tenuto")
+    before, logger.handlers = logger.handlers, [_Told(tell)]
+    try:
+        yield
+    finally:
+        logger.handlers = before
 
 
 def is_interactive() -> bool:

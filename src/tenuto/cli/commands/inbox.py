@@ -1,6 +1,7 @@
 """The inbox: list what waits for a person, decide it."""
 
 import asyncio
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -25,7 +26,6 @@ from tenuto.cli.target import target_of
 
 commands = typer.Typer()
 inbox_app = typer.Typer(
-    help="What waits for a person: list it, decide it.",
     epilog="Example: tenuto inbox, then: tenuto inbox approve 3f2a",
 )
 commands.add_typer(inbox_app, name="inbox")
@@ -33,14 +33,33 @@ commands.add_typer(inbox_app, name="inbox")
 
 @inbox_app.callback(invoke_without_command=True)
 def inbox(
-    context: typer.Context, database: Database = DATABASE, url: Url = None, as_json: AsJson = False
+    context: typer.Context,
+    agent: AgentName = None,
+    by: By = "",
+    database: Database = DATABASE,
+    url: Url = None,
+    plain: Annotated[bool, typer.Option("--list", help="Print the list and end, at a terminal too.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    if context.invoked_subcommand is None:
+    """What waits for a person: list it, decide it.
+
+    At a terminal the list lives: enter opens an item with its exact arguments, and a key decides it.
+    """
+    from tenuto.cli.terminal import is_interactive
+
+    if context.invoked_subcommand is not None:
+        if as_json or plain:
+            raise typer.BadParameter("goes with the list alone", param_hint="--json" if as_json else "--list")
+    elif as_json or plain or not is_interactive() or os.environ.get("TERM", "dumb") == "dumb":
         from tenuto.cli.look import inbox as list_inbox
 
         asyncio.run(list_inbox(target_of(context), as_json))
-    elif as_json:
-        raise typer.BadParameter("goes with the list alone", param_hint="--json")
+    else:
+        from tenuto.cli.live_inbox import known_agents, live_inbox
+
+        target = target_of(context)
+        agents, note = ([], "") if target.url else known_agents(agent)
+        asyncio.run(live_inbox(target, agents, by, note))
 
 
 def _decide(context: typer.Context, verb: str, **decision: str) -> None:
@@ -54,13 +73,21 @@ def _decide(context: typer.Context, verb: str, **decision: str) -> None:
     order = Order(
         id=given["id"],
         verb=verb,
-        by=given["by"],
+        by=_given(context, "by"),
         decision=whole,
         target=target_of(context),
         wait=given["wait"],
-        agents=lambda: load_agents(named_agents(given["agent"])),
+        agents=lambda: load_agents(named_agents(_given(context, "agent"))),
     )
     asyncio.run(decide(order))
+
+
+def _given(context: typer.Context, name: str) -> str:
+    """An option of this command, or where it was left out that before the command."""
+    outer = context.parent
+    left_out = (source := context.get_parameter_source(name)) is None or source.name != "COMMANDLINE"
+    value: str = (outer if outer is not None and left_out else context).params[name]
+    return value
 
 
 @inbox_app.command(epilog="Example: tenuto inbox approve 3f2a")
