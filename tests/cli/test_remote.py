@@ -90,6 +90,7 @@ def test_what_is_shown_is_what_the_database_shows(far):
         ["threads", "--json", "--status", "awaiting_approval", "--agent", "desk", "--limit", "3"],
         ["show", asking.id[:13], "--after", "3"],
         ["export", thread],
+        ["follow", thread, "--jsonl", "--until", "rest"],
         ["verify", "--all", "--heads"],
     ):
         assert far(*command) == far.near(*command), command
@@ -116,6 +117,22 @@ def test_a_conversation_at_a_terminal(far, terminal):
     there.expect("completed")
     assert there.wait() == 0
     assert "bø: hi" in far.near.lines_sent()
+
+
+def test_talking_through_a_pipe_with_an_agent_there(far):
+    said = far("chat", "--jsonl", stdin='{"message": "hello 青"}\n{"message": "send hi"}\n')
+    lines = [json.loads(line) for line in said.splitlines()]
+    rested = [line for line in lines if line["type"] == "rested"]
+    assert [(line["status"], line["answer"]) for line in rested] == [
+        ("completed", "You said: hello 青"),
+        ("awaiting_approval", ""),
+    ]
+    (raised,) = rested[1]["interrupts"]
+    decision = json.dumps({"resolve": raised["id"], "verb": "reject", "comment": "nein – ü"})
+    said = far("chat", "--jsonl", "--thread", rested[0]["thread"], stdin=f"{decision}\n")
+    (*_, last) = (json.loads(line) for line in said.splitlines())
+    assert (last["type"], last["status"]) == ("rested", "completed")
+    assert "nein – ü" in last["answer"]
 
 
 def test_following_what_happens_there(far):
