@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from tests.observe.traced import WORDS, Place, Spans, links, look, pay
 
@@ -148,6 +149,47 @@ async def test_the_traceparent_of_a_request_is_honoured(tmp_path: Path, spans: S
     assert links(first) == [("caused_by", callers[0])]
     assert links(second) == [("resumes", traceparent(first.context)), ("caused_by", callers[1])]
     assert links(third) == [("caused_by", callers[2])]
+
+
+class Fails(SpanProcessor):
+    """A program's own processor at its worst."""
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if "start" in self.where:
+            raise RuntimeError("on_start")
+
+    def on_end(self, span: Any) -> None:
+        raise RuntimeError("on_end")
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+
+@pytest.mark.parametrize("where", ["start and end", "end"])
+async def test_a_processor_that_fails_fails_no_thread(
+    tmp_path: Path, spans: Spans, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    spans.provider.add_span_processor(Fails(where))
+    place = Place(tmp_path, spans, [look, pay])
+    async with place.runtime([call("look", n=1), call("pay", n=1), "done"]) as runtime:
+        thread = await runtime.start("ops", "go")
+        state = await runtime.wait(thread)
+        await runtime.resolve(state.interrupts[0].id, "approve", by="ana")
+        assert (await runtime.wait(thread)).answer == "done"
+    assert "a span could not be" in caplog.text
+
+
+async def test_what_cannot_be_counted_fails_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("tenuto.observe.journal.recorded", fails)
+    agent, model = Agent("ops", tools=[look]), ScriptedModel([call("look", n=1), "done"])
+    async with Runtime([agent], f"sqlite:///{tmp_path}/t.db", model=model, observe=Observe()) as runtime:
+        assert (await runtime.wait(await runtime.start("ops", "go"))).answer == "done"
+    assert caplog.text.count("what was appended could not be counted") == 3
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ Only the API is imported here. Error messages are content as well, so that they 
 content is; otherwise an error is its class.
 """
 
+import logging
 import re
 import time
 from collections.abc import Coroutine, Iterator, Sequence
@@ -46,6 +47,7 @@ from tenuto.messages import AttemptFailed, Model, Reply, Request
 from tenuto.observe import content
 from tenuto.thread import CallState
 
+logger = logging.getLogger("tenuto.observe")
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 # By the end of the endpoint's host; whoever else speaks this protocol goes by its name.
@@ -74,6 +76,14 @@ class Traces:
     def __init__(self, provider: trace.TracerProvider | None, with_content: bool) -> None:
         self.tracer = trace.get_tracer("tenuto", version("tenuto"), provider, SCHEMA)
         self.with_content = with_content
+
+    def begin(self, name: str, **about: Any) -> Span:
+        """A new span; one that records nothing where the program's own sampler or processor fails."""
+        try:
+            return self.tracer.start_span(name, **about)
+        except Exception:
+            logger.exception("a span could not be begun")
+            return trace.INVALID_SPAN
 
     def turn(self, thread_id: ThreadId, agent: Agent, worker: str) -> "TurnTrace":
         """For one hold on a thread."""
@@ -252,7 +262,7 @@ class TurnTrace:
     def _open(self) -> Span:
         if self._root is None:
             links = [("resumes", self._paused), *(("caused_by", caller) for _, caller in self._callers)]
-            self._root = self._traces.tracer.start_span(
+            self._root = self._traces.begin(
                 f"invoke_agent {self._agent.name}",
                 # Whatever span this task was started in is not what this turn is a part of.
                 context=context.Context(),
@@ -273,15 +283,15 @@ class TurnTrace:
             if any(self._tokens):
                 self._root.set_attribute("gen_ai.usage.input_tokens", self._tokens[0])
                 self._root.set_attribute("gen_ai.usage.output_tokens", self._tokens[1])
-            self._root.end()
+            end(self._root)
         self._root, self._tokens = None, [0, 0]
         self._since_ns = time.time_ns()
 
     @contextmanager
     def _span(self, name: str, attributes: dict[str, Any], kind: SpanKind) -> Iterator[Span]:
         below = trace.set_span_in_context(self._open())
-        span = self._traces.tracer.start_span(name, below, kind, attributes)
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        span = self._traces.begin(name, context=below, kind=kind, attributes=attributes)
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             try:
                 yield span
             except BaseException as error:
@@ -289,6 +299,8 @@ class TurnTrace:
                 words = content.cut(str(error)) if self._traces.with_content else None
                 span.set_status(Status(StatusCode.ERROR, words))
                 raise
+            finally:
+                end(span)
 
     def _about(self, operation: str) -> dict[str, Any]:
         return {
@@ -296,6 +308,14 @@ class TurnTrace:
             "gen_ai.agent.name": self._agent.name,
             "gen_ai.conversation.id": self._thread_id,
         }
+
+
+def end(span: Span) -> None:
+    """End it, whatever the program's own processor makes of that."""
+    try:
+        span.end()
+    except Exception:
+        logger.exception("a span could not be ended")
 
 
 def _about_model(model: Model) -> dict[str, Any]:
