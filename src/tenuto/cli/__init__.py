@@ -1,14 +1,15 @@
 """The command line: run an agent, decide what waits for a person, look at what happened.
 
 `commands/` has the commands and nothing else, `app.py` joins them, `options.py` has the options that several
-share; `target.py` and `find.py` find the database or server and what is in it, `agents.py` the agents that
-MODULE:AGENT names. `run.py` advances a thread and shows it; `chat.py` has a `conversation.py` with a person,
-on a `screen.py` and with a `history.py`, `chat_lines.py` one with a program; `ask.py` asks at the terminal.
-`inbox.py` decides, `live_inbox.py` by the keys of `keys.py` what its `inbox_view.py` shows; `tell.py` tells a
-thread something; `look.py` reads, `follow.py` and `export.py` are what they are called; `token.py` lets
-people use a server; `doctor.py` says what is wrong and what to do. `view.py` puts an event into words,
-`transcript.py` a thread into Markdown, `lines.py` into JSON lines; `terminal.py` prints, `region.py` redraws
-the end of a terminal; `demo.py` tells the story with the processes of `processes.py`.
+share, `complete.py` what TAB offers for them; `target.py` and `find.py` find the database or server and what
+is in it, `agents.py` the agents that MODULE:AGENT names. `run.py` advances a thread and shows it; `chat.py`
+has a `conversation.py` with a person, on a `screen.py` and with a `history.py`, `chat_lines.py` one with a
+program; `ask.py` asks at the terminal. `inbox.py` decides, `live_inbox.py` by the keys of `keys.py` what its
+`inbox_view.py` shows; `tell.py` tells a thread something; `look.py` reads, `follow.py` and `export.py` are
+what they are called; `token.py` lets people use a server; `doctor.py` says what is wrong and what to do.
+`view.py` puts an event into words, `transcript.py` a thread into Markdown, `lines.py` into JSON lines;
+`terminal.py` prints, `region.py` redraws the end of a terminal; `demo.py` tells the story with the processes
+of `processes.py`.
 
 Everything goes through `tenuto.Runtime`; a command decides nothing that a program could not. What models,
 tools and people wrote is escaped before it reaches a terminal and is never read as markup. Typer, Rich and

@@ -10,7 +10,6 @@ app = typer.Typer(
     help="Tenuto runs agents durably: every fact is an event in a database that you own.",
     epilog='Example: tenuto run --agent examples.calculator.agent:agent "multiply 3 and 4"',
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text: quick to print, and one line per error
 )

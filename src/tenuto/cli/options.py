@@ -62,6 +62,26 @@ def id_or_beginning(text: str | None) -> str | None:
     return text and text.lower()
 
 
+def _thread_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    from tenuto.cli.complete import thread_ids
+
+    return thread_ids(ctx, incomplete)
+
+
+def _interrupt_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    from tenuto.cli.complete import interrupt_ids
+
+    return interrupt_ids(ctx, incomplete)
+
+
+def _statuses(incomplete: str) -> list[str]:
+    from typing import get_args
+
+    from tenuto.rows import ThreadStatus
+
+    return [name for name in get_args(ThreadStatus) if name.startswith(incomplete)]
+
+
 def not_blank(text: str) -> str:
     if not text.strip():
         raise typer.BadParameter("is blank")
@@ -138,15 +158,50 @@ AgentName = Annotated[
         help="The agents to load; else agents in [tool.tenuto] of pyproject.toml.",
     ),
 ]
+ThreadOption = Annotated[
+    str | None,
+    typer.Option(
+        "--thread",
+        callback=id_or_beginning,
+        autocompletion=_thread_ids,
+        metavar="ID",
+        help="Go on with this thread; the beginning is enough.",
+    ),
+]
+Before = Annotated[
+    str | None,
+    typer.Option(
+        callback=id_or_beginning,
+        autocompletion=_thread_ids,
+        metavar="ID",
+        help="Only those that started before this one.",
+    ),
+]
+Status = Annotated[
+    str | None,
+    typer.Option(
+        callback=one_status,
+        autocompletion=_statuses,
+        help="Only these, such as running or awaiting_approval.",
+    ),
+]
 ThreadArgument = Annotated[
     str,
-    typer.Argument(metavar="THREAD", callback=id_or_beginning, help="Its id; the beginning is enough."),
+    typer.Argument(
+        metavar="THREAD",
+        callback=id_or_beginning,
+        autocompletion=_thread_ids,
+        help="Its id; the beginning is enough.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 InterruptId = Annotated[
     str,
     typer.Argument(
-        metavar="ID", callback=id_or_beginning, help="The id in the inbox; its beginning is enough."
+        metavar="ID",
+        callback=id_or_beginning,
+        autocompletion=_interrupt_ids,
+        help="The id in the inbox; its beginning is enough.",
     ),
 ]
 By = Annotated[

@@ -9,12 +9,13 @@ import typer
 from tenuto.cli.options import (
     DATABASE,
     AsJson,
+    Before,
     Database,
+    Status,
     ThreadArgument,
     Url,
     id_or_beginning,
     metadata_pairs,
-    one_status,
 )
 from tenuto.cli.target import target_of
 
@@ -99,10 +100,7 @@ def export(
 @commands.command(epilog="Example: tenuto threads --status awaiting_approval --metadata customer=17")
 def threads(
     context: typer.Context,
-    status: Annotated[
-        str | None,
-        typer.Option(callback=one_status, help="Only these, such as running or awaiting_approval."),
-    ] = None,
+    status: Status = None,
     agent: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only threads of the agent of this name.")
     ] = None,
@@ -111,10 +109,7 @@ def threads(
         typer.Option(callback=metadata_pairs, metavar="NAME=VALUE", help="Only with this; may be repeated."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 20,
-    before: Annotated[
-        str | None,
-        typer.Option(callback=id_or_beginning, metavar="ID", help="Only those that started before this one."),
-    ] = None,
+    before: Before = None,
     as_json: AsJson = False,
     database: Database = DATABASE,
     url: Url = None,

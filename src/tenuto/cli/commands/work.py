@@ -16,9 +16,9 @@ from tenuto.cli.options import (
     AsJson,
     Database,
     NoUrl,
+    ThreadOption,
     Url,
     agent_names,
-    id_or_beginning,
     server_agent,
 )
 from tenuto.cli.target import target_of
@@ -40,15 +40,6 @@ _AgentOrName = Annotated[
         metavar="MODULE:AGENT",
         help="The agents to load; else agents in [tool.tenuto] of pyproject.toml. With --url the NAME of "
         "one of the server's; else its first.",
-    ),
-]
-_ThreadToGoOn = Annotated[
-    str | None,
-    typer.Option(
-        "--thread",
-        callback=id_or_beginning,
-        metavar="ID",
-        help="Go on with this thread; the beginning is enough.",
     ),
 ]
 
@@ -86,7 +77,7 @@ def run(
     context: typer.Context,
     message: Annotated[str | None, typer.Argument(help="What to say; - reads it from stdin.")] = None,
     agent: _AgentOrName = None,
-    thread: _ThreadToGoOn = None,
+    thread: ThreadOption = None,
     database: Database = DATABASE,
     url: Url = None,
     as_json: AsJson = False,
@@ -110,7 +101,7 @@ def chat(
     context: typer.Context,
     message: Annotated[str | None, typer.Argument(help="What to say first.")] = None,
     agent: _AgentOrName = None,
-    thread: _ThreadToGoOn = None,
+    thread: ThreadOption = None,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="For programs: one JSON object a line, in and out.")
     ] = False,
