@@ -221,6 +221,26 @@ async def test_a_server_s_own_runtime_and_its_client_say_the_same_of_one_thread(
             assert await getattr(client, verb)(*arguments) == ours, verb
 
 
+async def test_lists_and_logs_of_several_pages_are_whole(serving, monkeypatch):
+    async with serving() as place, Client(place.url, token=TOKEN) as client:
+        threads = [await client.start("ops", "two at once") for _ in range(5)]
+        for thread in threads:
+            await client.wait(thread, 20)
+        long = await client.start("ops", "for ever")
+        state = await client.wait(long, 20)
+        with monkeypatch.context() as patch:
+            patch.setattr("tenuto.limits.MAX_PAGE_ROWS", 3)
+            assert await client.state(long) == state
+            assert (await client.verify(long)).checked == state.head_seq > 9
+        for name in ("MAX_LISTED_THREADS", "MAX_LISTED_INTERRUPTS"):
+            monkeypatch.setattr(f"tenuto.limits.{name}", 3)
+        assert [row.id for row in await client.threads()] == [long, *reversed(threads)]
+        assert [row.id for row in await client.threads(limit=4)] == [long, *reversed(threads[2:])]
+        rows = await client.interrupts()
+        assert [row.thread_id for row in rows] == [thread for thread in threads for _ in range(2)]
+        assert await client.interrupts(after=rows[3].id, limit=5) == rows[4:9]
+
+
 @pytest.mark.parametrize("verb", VERBS.split())
 def test_the_verbs_take_and_give_the_same(verb):
     ours, theirs = (inspect.signature(getattr(kind, verb)) for kind in (Runtime, Client))

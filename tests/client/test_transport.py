@@ -5,7 +5,7 @@ import json
 import socket
 
 import pytest
-from tests.client.conftest import hangs_up, says
+from tests.client.conftest import hangs_up, says, streams
 
 from tenuto import (
     AccessDenied,
@@ -113,6 +113,24 @@ async def test_a_server_that_says_nothing_is_given_up(rogue, quick, monkeypatch)
             await client.thread(THREAD)
         stopped.set()
     assert len(server.asked) == limits.CLIENT_ATTEMPTS
+
+
+async def test_more_streams_than_connections_are_an_error_in_the_end(rogue, quick, monkeypatch):
+    monkeypatch.setattr(limits, "CLIENT_CONNECTIONS", 1)
+    monkeypatch.setattr(limits, "CLIENT_ANSWER_SECONDS", 0.05)
+    over = asyncio.Event()
+
+    async def goes_on(asked, writer):
+        await over.wait()
+
+    event = b'data: {"seq":1,"at":"2026-03-01T12:00:00Z","type":"message_received","text":"x"}\n\n'
+    async with rogue(streams(event, and_then=goes_on)) as (_, client):
+        items = client.follow(THREAD)
+        assert (await anext(items)).seq == 1
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await client.thread(THREAD)
+        await items.aclose()
+        over.set()
 
 
 async def test_an_answer_without_end_is_not_read_to_it(rogue, monkeypatch):

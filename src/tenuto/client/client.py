@@ -144,13 +144,7 @@ class Client:
 
     async def events(self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS) -> list[Entry]:
         """As `Runtime.events`."""
-        page = await self._transport.get(
-            f"{_thread(thread_id)}/events",
-            bodies.EventPage,
-            after=after,
-            limit=min(limit, limits.MAX_PAGE_ROWS),
-        )
-        return bodies.entries(page.events)
+        return bodies.entries((await self._page(thread_id, after, limit)).events)
 
     async def stored(
         self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS
@@ -252,11 +246,17 @@ class Client:
 
     # -- inside --------------------------------------------------------------------------------------
 
+    async def _page(self, thread_id: str, after: int, limit: int) -> bodies.EventPage:
+        path, most = f"{_thread(thread_id)}/events", min(limit, limits.MAX_PAGE_ROWS)
+        return await self._transport.get(path, bodies.EventPage, after=after, limit=most)
+
     async def _log(self, thread_id: ThreadId) -> list[Entry]:
-        found = page = await self.events(thread_id)
-        while page:
-            page = await self.events(thread_id, found[-1].seq)
-            found = found + page
+        found: list[Entry] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self._page(thread_id, after, limits.MAX_PAGE_ROWS)
+            found += bodies.entries(page.events)
+            after = page.next
         return found
 
 

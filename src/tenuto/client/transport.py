@@ -99,9 +99,7 @@ class Transport:
         """One answer that goes on, to be read piece by piece. Raises `Again` when it breaks off."""
         import httpx2
 
-        patience = httpx2.Timeout(
-            limits.CLIENT_SILENCE_SECONDS, connect=limits.CLIENT_CONNECT_SECONDS, pool=None
-        )
+        patience = httpx2.Timeout(limits.CLIENT_SILENCE_SECONDS, connect=limits.CLIENT_CONNECT_SECONDS)
         http = self._open()
         try:
             async with http.stream(
@@ -154,11 +152,11 @@ class Transport:
         headers = {"Accept": "application/json", "User-Agent": f"tenuto/{__version__}"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        patience = httpx2.Timeout(
-            limits.CLIENT_ANSWER_SECONDS, connect=limits.CLIENT_CONNECT_SECONDS, pool=None
-        )
+        patience = httpx2.Timeout(limits.CLIENT_ANSWER_SECONDS, connect=limits.CLIENT_CONNECT_SECONDS)
+        # Each stream has a connection of its own for as long as it is followed.
+        room = httpx2.Limits(max_connections=limits.CLIENT_CONNECTIONS, max_keepalive_connections=20)
         # No redirects: they turn a POST into a GET, and take the token to another host.
-        return httpx2.AsyncClient(headers=headers, timeout=patience, follow_redirects=False)
+        return httpx2.AsyncClient(headers=headers, timeout=patience, limits=room, follow_redirects=False)
 
     def _unreachable(self, error: Exception) -> TenutoError:
         import httpx2
