@@ -102,6 +102,11 @@ def test_no_secret_of_the_environment_is_shown(formatter: type, secret: str) -> 
     [
         ("Authorization: Bearer abc.def-123", "Authorization: Bearer [redacted]"),
         ("authorization: basic YW5hOnNlY3JldA==", "authorization: basic [redacted]"),
+        ("the token tnt_kQ2b-7Zx_81aVfGh0pLmNw is bad", "the token [redacted] is bad"),
+        (
+            "Incorrect API key provided: sk-proj-abc123DEF456ghi789.",
+            "Incorrect API key provided: [redacted].",
+        ),
         ("GET https://ana:word@example.com/x", "GET https://[redacted]@example.com/x"),
         ("the bearer of news, abc", "the bearer of news, abc"),
     ],

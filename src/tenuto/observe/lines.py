@@ -25,6 +25,8 @@ Level = Literal["debug", "info", "warning", "error"]
 _TALKATIVE: Final = ("httpx2", "httpcore2", "httpx", "httpcore", "openai", "urllib3", "asyncio")
 _SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|_KEY$|HEADERS$", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{4,}", re.IGNORECASE)
+# By their prefixes: a token of this server's own, and the form that most providers' keys have.
+_TOKENS = re.compile(r"\b(?:tnt_|sk-)[\w-]{16,}")
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
 _SHORTEST_SECRET: Final = 6
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
@@ -108,6 +110,7 @@ class _Lines(logging.Formatter):
         for secret in self._secrets:
             text = text.replace(secret, "[redacted]")
         text = _CREDENTIALS.sub(r"\1 [redacted]", text)
+        text = _TOKENS.sub("[redacted]", text)
         text = _USER_IN_URL.sub("[redacted]@", text)
         # Cut after that, so that no part of a secret is left at the end.
         text = text.encode("utf-8", "backslashreplace").decode()
