@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tenuto.testing.postgres"]
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

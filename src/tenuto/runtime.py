@@ -113,7 +113,7 @@ class Runtime:
             if self.settings.worker:
                 self._model_of(agent)
         await self.store.open()
-        self._forget = self.store.on_change(self.hub.changed)
+        self._forget = self.store.on_change(self.hub.changed, lambda: self.hub.followed)
         if self.agents:
             await self.worker.start()
         return self

@@ -11,7 +11,7 @@ follower costs neither a task nor a timer.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from itertools import islice
 
 import msgspec
@@ -293,6 +293,11 @@ class Hub:
         self._store = store
         self._followed: dict[ThreadId, _Followed] = {}
         self._rests: dict[ThreadId, set[_Waiter]] = {}
+
+    @property
+    def followed(self) -> Collection[ThreadId]:
+        """The threads that somebody follows here now."""
+        return self._followed.keys()
 
     @property
     def followers(self) -> int:

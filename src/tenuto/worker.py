@@ -47,7 +47,7 @@ class Worker:
     async def start(self) -> None:
         """Announce this worker and begin. Raises `StoreError`."""
         await self._store.register(self._around.owner, tuple(self._agents) if self._claiming else ())
-        self._forget = self._store.on_change(self._changed)
+        self._forget = self._store.on_change(self._changed, lambda: self._holders)
         self._tasks = [asyncio.create_task(self._renew())]
         if self._claiming:
             self._tasks.append(asyncio.create_task(self._claim()))

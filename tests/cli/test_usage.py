@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import ROOT, Shell
 
 COMMANDS = ["", "run", "serve", "show", "threads", "verify", "doctor", "crashtest", "demo", "inbox"]
-COMMANDS += ["send", "cancel", "extend", "follow", "export"]
+COMMANDS += ["send", "cancel", "extend", "follow", "export", "db", "db status", "db upgrade"]
 COMMANDS += [f"inbox {verb}" for verb in ("approve", "reject", "edit", "answer", "review")]
 COMMANDS += ["token", *(f"token {verb}" for verb in ("create", "list", "revoke"))]
 

@@ -24,7 +24,7 @@ from tenuto import (
     UnknownAgent,
 )
 from tenuto.events import Entry, InterruptResolved, MessageReceived, ThreadCompleted
-from tenuto.store.base import InterruptRow, StoredEvent, ThreadRow, WorkerRow
+from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, WorkerRow
 from tenuto.stream import Replayed
 
 NOBODY = str(uuid.uuid4())

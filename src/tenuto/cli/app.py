@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.commands import examine, inbox, look, tell, token, work
+from tenuto.cli.commands import database, examine, inbox, look, tell, token, work
 
 app = typer.Typer(
     help="Tenuto runs agents durably: every fact is an event in a database that you own.",
@@ -13,7 +13,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text: quick to print, and one line per error
 )
-for part in (work, tell, inbox, look, token, examine):
+for part in (work, tell, inbox, look, token, database, examine):
     app.add_typer(part.commands)
 
 

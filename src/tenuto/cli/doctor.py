@@ -20,7 +20,7 @@ from tenuto.cli.agents import load_agents, named_agents
 from tenuto.cli.terminal import console, moment, now_ms, print_json, progress, safe, span
 from tenuto.errors import ConfigurationError, ModelError, TenutoError
 from tenuto.locks import is_alive
-from tenuto.store import open_store
+from tenuto.store import Store, open_store
 from tenuto.store.sqlite_file import MIGRATIONS, check_version, look_at, store_error
 
 Level = Literal["ok", "warning", "problem"]
@@ -56,9 +56,12 @@ async def doctor(database: str, agent: str | None, as_json: bool) -> int:
 
 
 async def _examine(database: str, agent: str | None) -> AsyncIterator[Finding]:
-    path = str(getattr(open_store(database), "path", ":memory:"))
-    for finding in _database(path):
-        yield finding
+    store = open_store(database)
+    if (path := getattr(store, "path", None)) is None:
+        yield await _server(store)
+    else:
+        for finding in _database(str(path)):
+            yield finding
     agents: list[Agent] = []
     for finding in _agents(agent, agents):
         yield finding
@@ -77,6 +80,15 @@ def _show(finding: Finding) -> None:
 
 
 # -- the database -------------------------------------------------------------------------------------------
+
+
+async def _server(store: Store) -> Finding:
+    try:
+        version, newest = await store.schema()
+    except TenutoError as error:
+        return Finding("database", "problem", str(error), "mend it; tenuto db status asks again")
+    later = "" if version == newest else f"; this Tenuto makes it {newest} when it opens it"
+    return Finding("database", "ok", f"{store.place} answers, schema {version}{later}")
 
 
 def _database(path: str) -> Iterator[Finding]:

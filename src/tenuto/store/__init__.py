@@ -13,7 +13,8 @@ __all__ = ["Store", "open_store"]
 
 
 def open_store(url: str, *, inline: bool = False) -> Store:
-    """The store for a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:`.
+    """The store for a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:`,
+    `postgresql://user@host/database` (more in `tenuto.store.postgres`).
 
     `inline` runs SQLite's writer on the caller's own task, for simulations. Raises `ConfigurationError`.
     Nothing is opened yet.
@@ -23,7 +24,11 @@ def open_store(url: str, *, inline: bool = False) -> Store:
         from tenuto.store.sqlite import SQLiteStore
 
         return SQLiteStore(rest.removeprefix("/") or ":memory:", inline=inline)
+    if scheme in ("postgresql", "postgres") and separator:
+        from tenuto.store.postgres import PostgresStore
+
+        return PostgresStore(url)
     raise ConfigurationError(
-        f"database URL {url.partition('://')[0]!r}://... is not supported; use sqlite:///file.db "
-        "or sqlite://:memory:"
+        f"database URL {scheme!r}://... is not supported; use sqlite:///file.db, sqlite://:memory: or "
+        "postgresql://user@host/database"
     )

@@ -90,8 +90,8 @@ class Store(ABC):
 
         Raises `Conflict` when the thread exists and was not created by this append id.
         """
-        rows, key = forms.beginning(thread_id, events), forms.short_digest("append id", append_id)
-        return await self._perform("create", thread_id=thread_id, events=rows, key=key)
+        given = forms.beginning(thread_id, events)
+        return await self._perform("create", **given, key=forms.short_digest("append id", append_id))
 
     async def append(
         self,

@@ -53,9 +53,11 @@ def labels_asked(metadata: Mapping[str, str] | None) -> list[str]:
 
 
 def check_names(*names: str) -> None:
-    """Raises `InvalidInput`: PostgreSQL keeps no NUL in what it searches by, so no database does."""
-    if found := [name for name in names if "\0" in name]:
-        raise InvalidInput(f"a name may not have NUL in it: {found[0][:100]!r}")
+    """Raises `InvalidInput` for NUL and for length: PostgreSQL searches by neither, so no database does."""
+    for name in names:
+        if "\0" in name or len(name) > limits.MAX_ID_CHARACTERS:
+            most = limits.MAX_ID_CHARACTERS
+            raise InvalidInput(f"an id or name has at most {most} characters, and no NUL: {name[:80]!r}")
 
 
 def record_place(kind: str, key: str, body: bytes = b"") -> tuple[str, str]:
@@ -77,13 +79,20 @@ class Encoded(NamedTuple):
     inbox: InterruptRaised | InterruptResolved | None = None
 
 
-def beginning(thread_id: ThreadId, events: Sequence[Event]) -> list[Encoded]:
-    """A thread's first events. Raises `InvalidInput` as `encoded` does, and when they are no beginning."""
-    rows = encoded(events)
-    if not isinstance(events[0], ThreadStarted):
+def beginning(thread_id: ThreadId, events: Sequence[Event]) -> dict[str, Any]:
+    """A thread's first events, and what its row takes from them. Raises `InvalidInput`."""
+    rows, first = encoded(events), events[0]
+    if not isinstance(first, ThreadStarted):
         raise InvalidInput(f"a thread begins with thread_started, not {rows[0].type}")
-    check_names(thread_id, events[0].agent)
-    return rows
+    check_names(thread_id, first.agent)
+    metadata = msgspec.json.encode(first.metadata).decode()
+    return {
+        "thread_id": thread_id,
+        "events": rows,
+        "agent": first.agent,
+        "metadata": metadata,
+        "labels": labels_of(first.metadata),
+    }
 
 
 def encoded(events: Sequence[Event], *, external: bool = False) -> list[Encoded]:

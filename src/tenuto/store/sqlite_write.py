@@ -31,12 +31,11 @@ from tenuto.events import (
     ThreadFailed,
     ThreadHalted,
     ThreadId,
-    ThreadStarted,
     body_hash,
     chain_hash,
 )
 from tenuto.rows import Appended, Change, Claim, Claimed, InterruptRow, ThreadStatus, already_decided
-from tenuto.store.forms import SALT_BYTES, Encoded, labels_of, to_interrupt
+from tenuto.store.forms import SALT_BYTES, Encoded, to_interrupt
 from tenuto.store.queries import load_queries
 
 SQL: Final = load_queries(Path(__file__).with_name("sqlite.sql"))
@@ -78,18 +77,22 @@ class Transaction:
 
     # -- events --------------------------------------------------------------------------------------
 
-    def create(self, thread_id: ThreadId, events: list[Encoded], key: bytes) -> Appended:
-        started = events[0].event
-        assert isinstance(started, ThreadStarted)
+    def create(
+        self,
+        thread_id: ThreadId,
+        events: list[Encoded],
+        key: bytes,
+        agent: str,
+        metadata: str,
+        labels: list[str],
+    ) -> Appended:
         if head := self._head(thread_id, key):
             if head.first_seq == 1:
                 return self._first_outcome(head.num, 1)
             raise Conflict(f"thread {thread_id} exists already")
-        metadata = msgspec.json.encode(started.metadata).decode()
-        num = self._execute(SQL.create_thread, (thread_id, started.agent, self.now_ms, metadata)).lastrowid
+        num = self._execute(SQL.create_thread, (thread_id, agent, self.now_ms, metadata)).lastrowid
         assert num is not None
-        place = (num, self.now_ms, thread_id)
-        self._executemany(SQL.add_label, ((label, *place) for label in labels_of(started.metadata)))
+        self._executemany(SQL.add_label, ((label, num, self.now_ms, thread_id) for label in labels))
         new = Head(num, 0, bytes(32), self.now_ms, 0, None)
         return self._grow(thread_id, new, events, key, external=True)
 

@@ -187,7 +187,7 @@ class GatedStore:
     def now_ms(self) -> int:
         return self._process.now_ms()
 
-    def on_change(self, callback: Callable[[list[Change]], None]) -> Callable[[], None]:
+    def on_change(self, callback: Callable[[list[Change]], None], watched: object) -> Callable[[], None]:
         self._process.callbacks.append(callback)
         return lambda: self._process.callbacks.remove(callback)
 

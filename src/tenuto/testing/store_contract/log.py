@@ -26,9 +26,10 @@ from tenuto.events import (
     ModelReplied,
     ThreadCompleted,
     ThreadId,
+    ThreadStarted,
     encode,
 )
-from tenuto.limits import MAX_EVENT_BYTES
+from tenuto.limits import MAX_EVENT_BYTES, MAX_ID_CHARACTERS
 from tenuto.rows import Appended, Change
 from tenuto.store.base import Store
 from tenuto.testing.store_contract.cases import (
@@ -107,7 +108,14 @@ class LogContract:
         for number, event in enumerate(bad):
             await refused(InvalidInput, store.append(thread_id, [MESSAGE, event], append_id=f"bad {number}"))
         await refused(InvalidInput, store.append(thread_id, [MESSAGE], append_id="\ud800"))
-        await refused(InvalidInput, store.create(ThreadId("\ud800"), [STARTED], append_id="a"))
+        for name in ("\ud800", "a\0b", "x" * (MAX_ID_CHARACTERS + 1)):
+            await refused(InvalidInput, store.create(ThreadId(name), [STARTED], append_id="a"))
+            await refused(
+                InvalidInput, store.create(ThreadId("u"), [ThreadStarted(name, "f")], append_id="a")
+            )
+        await refused(ThreadNotFound, store.read(ThreadId("u")))
+        await refused(ThreadNotFound, store.thread(ThreadId("a\0b")))
+        await refused(InterruptNotFound, store.interrupt(InterruptId("a\0b")))
         await refused(InvalidInput, store.append(thread_id, [], append_id="nothing"))
         assert len(await store.read(thread_id)) == 2
 

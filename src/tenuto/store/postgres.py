@@ -1,0 +1,305 @@
+"""The store on PostgreSQL (13 or later): any number of processes on any machines.
+
+postgres.py          opening, asking, workers, and what other processes say
+postgres_commit.py   the group commit around the verbs that write to logs
+postgres_schema.py   the schema, and errors in words
+migrations/postgres  the tables, and the verbs as functions; postgres.sql has the queries that only read
+
+`postgresql://user:password@host:port/database?...` takes the parameters of libpq, such as `sslmode`, and
+`search_path` to have several logs in one database. Of our own: `pool=10`, how many connections at most;
+`prepared=off` for a pooler in transaction mode that does not keep prepared statements; `listen=URL`, a direct
+way to the server where the rest goes through a pooler, or `listen=off`. Without LISTEN all works, later: a
+worker looks every `POLL_SECONDS`. Nothing else needs a session.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import asyncpg
+import msgspec
+
+from tenuto import errors, limits
+from tenuto.clock import Clock
+from tenuto.errors import ConfigurationError, StoreError
+from tenuto.events import VERSION, InterruptId, InterruptRaised, ThreadId
+from tenuto.locks import check_owner
+from tenuto.rows import Change, WorkerRow, already_decided
+from tenuto.store import forms
+from tenuto.store.base import Store
+from tenuto.store.postgres_commit import GroupCommit, Op
+from tenuto.store.postgres_schema import FAULTS, MIGRATIONS, migrate, store_error, version_of
+from tenuto.store.queries import load_queries
+
+SQL: Final = load_queries(Path(__file__).with_name("postgres.sql"))
+TOGETHER: Final = frozenset({"create", "append", "resolve", "take", "release"})
+ALIVE_MS: Final = round(limits.LEASE_SECONDS * 1000)
+
+
+class Outcome(msgspec.Struct):
+    """What a function of the database gives for one op. `refused` is the name of an error class."""
+
+    value: Any = None
+    refused: str = ""
+    says: str = ""
+    change: tuple[ThreadId, int, bool] | None = None
+    changes: list[tuple[ThreadId, int, bool]] = []
+
+
+class PostgresStore(Store):
+    """A `Store` (see there) on the database and schema that `url` names. Raises `ConfigurationError`."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        parts = urlsplit(url)
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        super().__init__(f"{parts.netloc.rpartition('@')[2] or given.get('host', '')}{parts.path}", clock)
+        pool, prepared, listen = (given.pop(name, "") for name in ("pool", "prepared", "listen"))
+        self._url = parts._replace(query=urlencode(given, quote_via=quote)).geturl()
+        self._listen_url = "" if listen == "off" else listen or self._url
+        if not (pool or "1").isdecimal() or int(pool or 1) < 1 or prepared not in ("", "on", "off"):
+            raise ConfigurationError(f"{self.place}: pool is a number from 1 on, prepared is on or off")
+        self._most_connections = int(pool or limits.POOL_CONNECTIONS)
+        self._how = {
+            "timeout": limits.POOL_WAIT_SECONDS,
+            "command_timeout": limits.STATEMENT_SECONDS,
+            "statement_cache_size": 0 if prepared == "off" else 100,
+        }
+        self._pool: Any = None
+        self._commits: GroupCommit | None = None
+        self._offset_ms = 0.0
+        self._owners: set[str] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._heeding = False
+        self._name = secrets.token_hex(4)
+        self._channel = ""
+        self._news: dict[ThreadId, int] = {}
+        self._telling: asyncio.Task[None] | None = None
+        self._looked: dict[ThreadId, int] = {}
+
+    # -- opening and closing -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._pool is not None:
+            return
+        async with self._connected(self._url) as connection:
+            await migrate(connection, self.place)
+            schema = await connection.fetchval("SELECT current_schema()::regnamespace::oid")
+        self._channel = f"tenuto_{schema}"
+        # Nothing of ours stays in a session, so none has to be reset.
+        self._pool = await asyncpg.create_pool(
+            self._url, min_size=0, max_size=self._most_connections, reset=_nothing, **self._how
+        )
+        self._commits = GroupCommit(self.place, self._send)
+        await self._look()
+        self._looking = asyncio.create_task(self._keep_looking())
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, url: str) -> AsyncIterator[Any]:
+        """A connection of its own."""
+        connection = None
+        try:
+            connection = await asyncpg.connect(url, **self._how | {"command_timeout": None})
+            yield connection
+        except FAULTS as error:
+            raise store_error(self.place, error, connected=connection is not None) from error
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    async def close(self) -> None:
+        if self._pool is None or self._commits is None:
+            return
+        await self._commits.close()
+        # A server that is away takes the leases back by itself.
+        with contextlib.suppress(StoreError):
+            for owner in self._owners:
+                await self._perform("remove_worker", owner=owner)
+            await self._tell()
+        tasks = [task for task in (self._looking, self._telling) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError, *FAULTS):
+            async with asyncio.timeout(limits.STOP_SECONDS):
+                await self._pool.close()
+        self._pool.terminate()
+        self._pool = self._commits = self._looking = self._telling = None
+        self._owners.clear()
+
+    async def schema(self) -> tuple[int, int]:
+        async with self._connected(self._url) as connection:
+            return await version_of(connection, self.place), len(MIGRATIONS)
+
+    def now_ms(self) -> int:
+        return round(self._clock.monotonic() * 1000 + self._offset_ms)
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    async def _run(self, query: str, *parameters: object, wrote: bool = False) -> Sequence[Sequence[Any]]:
+        if self._pool is None:
+            raise StoreError(f"{self.place}: the store is not open")
+        connected = False
+        try:
+            async with self._pool.acquire(timeout=limits.POOL_WAIT_SECONDS) as connection:
+                connected = True
+                rows: Sequence[Sequence[Any]] = await connection.fetch(query, *parameters)
+                return rows
+        except FAULTS as error:
+            raise store_error(self.place, error, connected=connected, wrote=wrote and connected) from error
+
+    async def _fetch(self, query: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        try:
+            return await self._run(getattr(SQL, query), *parameters)
+        except errors.InvalidInput as error:
+            if getattr(error.__cause__, "sqlstate", "") == "22021":
+                return []  # NUL, which nothing here has
+            raise
+
+    async def _perform(self, verb: str, **given: Any) -> Any:
+        if verb in TOGETHER and self._commits is not None:
+            outcome = await self._commits.write(*_wire(verb, given))
+        else:
+            rows = await self._run(f"SELECT tenuto_{verb}($1)", _json(given), wrote=True)
+            outcome = msgspec.json.decode(rows[0][0], type=Outcome)
+            self._grown([outcome])
+        if outcome.refused == "AlreadyDecided":
+            raise already_decided(await self.interrupt(InterruptId(outcome.says)))
+        if outcome.refused:
+            raise getattr(errors, outcome.refused)(outcome.says)
+        return msgspec.convert(outcome.value, _returns(verb))
+
+    async def _send(self, batch: list[Op]) -> list[Outcome]:
+        ops: list[dict[str, Any]] = []
+        bodies: list[bytes] = []
+        for op in batch:
+            ops.append({**op.given, "first": len(bodies) + 1})
+            bodies += op.bodies
+        salts = [self._random_bytes(forms.SALT_BYTES) for _ in bodies]
+        rows = await self._run("SELECT tenuto_batch($1, $2, $3)", _json(ops), bodies, salts, wrote=True)
+        outcomes = msgspec.json.decode(rows[0][0], type=list[Outcome])
+        self._grown(outcomes)
+        return outcomes
+
+    # -- workers -----------------------------------------------------------------------------------------
+
+    async def register(self, owner: str, agents: Sequence[str]) -> None:
+        check_owner(owner)
+        names = msgspec.json.encode(agents).decode()
+        given = {"owner": owner, "agents": names, "pid": os.getpid(), "host": socket.gethostname()}
+        await self._perform("add_worker", **given, alive_ms=ALIVE_MS, again=owner in self._owners)
+        self._owners.add(owner)
+
+    async def workers(self) -> list[WorkerRow]:
+        rows = await self._fetch("workers")
+        return [WorkerRow(row[0], tuple(msgspec.json.decode(row[1])), *row[2:]) for row in rows]
+
+    # -- what this process and others say ----------------------------------------------------------------
+
+    def _grown(self, outcomes: list[Outcome]) -> None:
+        """Announce what this process committed, here and, gathered over some milliseconds, to others."""
+        found = [change for one in outcomes for change in (one.change, *one.changes) if change]
+        if found:
+            self._announce([Change(*change) for change in found])
+            self._news.update((thread_id, head_seq) for thread_id, head_seq, _ in found)
+            if self._telling is None:
+                self._telling = asyncio.create_task(self._tell_soon())
+
+    async def _tell_soon(self) -> None:
+        # After the commit and not in it: transactions that notify wait for each other's fsync.
+        while self._news:
+            with contextlib.suppress(StoreError):
+                await self._tell()
+            await asyncio.sleep(limits.NOTIFY_SECONDS)
+        self._telling = None
+
+    async def _tell(self) -> None:
+        news, self._news = list(self._news.items()), {}
+        if payloads := self._payloads(news):
+            told = "SELECT pg_notify($1, told) FROM unnest($2::text[]) AS told"
+            await self._run(told, self._channel, payloads)
+
+    def _payloads(self, news: list[tuple[ThreadId, int]]) -> list[str]:
+        payload, half = _json((self._name, news)), len(news) // 2
+        if len(payload.encode()) <= limits.MAX_NOTIFY_BYTES:
+            return [payload] if news else []
+        return self._payloads(news[:half]) + self._payloads(news[half:])
+
+    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        name, news = msgspec.json.decode(payload, type=tuple[str, list[tuple[ThreadId, int]]])
+        if name != self._name:
+            self._announce([Change(thread_id, head_seq, True) for thread_id, head_seq in news])
+
+    def _listen(self) -> None:
+        if self._looking is not None and self._callbacks and not self._heeding:
+            self._looking.cancel()
+            self._looking = asyncio.create_task(self._keep_looking())
+
+    async def _keep_looking(self) -> None:
+        """Every few seconds, and at what others say, where they can be heard."""
+        while True:
+            with contextlib.suppress(StoreError):
+                self._heeding = bool(self._callbacks and self._listen_url)
+                if self._heeding:
+                    async with self._connected(self._listen_url) as connection:
+                        await connection.add_listener(self._channel, self._heard)
+                        while not connection.is_closed():
+                            await self._look()
+                            await _pause()
+                else:
+                    await self._look()
+            await _pause()
+
+    async def _look(self) -> None:
+        """Ask the time, say that our workers live, and make up for news that got lost."""
+        watched = {thread_id for threads in self._callbacks.values() for thread_id in threads()}
+        asked_at = self._clock.monotonic()
+        given = _json({"owners": list(self._owners), "alive_ms": ALIVE_MS, "watched": list(watched)})
+        rows = await self._run("SELECT tenuto_look($1)", given)
+        outcome = msgspec.json.decode(rows[0][0], type=Outcome)
+        self._offset_ms = outcome.value - (asked_at + self._clock.monotonic()) * 500
+        before, self._looked = self._looked, {thread_id: head for thread_id, head, _ in outcome.changes}
+        grown = [Change(*change) for change in outcome.changes if before.get(change[0]) != change[1]]
+        if grown:
+            self._announce(grown)
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:
+        raise errors.InvalidInput(f"text that UTF-8 cannot carry: {error.reason}", alone=True) from error
+
+
+async def _nothing(_connection: Any) -> None: ...
+
+
+async def _pause() -> None:
+    # Not all processes at once.
+    await asyncio.sleep(limits.POLL_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+
+@functools.cache
+def _returns(verb: str) -> Any:
+    return get_type_hints(getattr(Store, verb, None) or PostgresStore.register).get("return")
+
+
+def _wire(verb: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    """An op as `tenuto_op` has it, and the bodies of its events."""
+    events: list[forms.Encoded] = given.pop("events", [])
+    facts = []
+    for row in events:
+        fact: dict[str, Any] = {"type": row.type}
+        if isinstance(one := row.inbox, InterruptRaised):
+            fact |= {"id": one.id, "word": one.kind, "digest": one.digest, "expires_at": one.expires_at_ms}
+        elif one is not None:
+            fact |= {"id": one.id, "word": one.outcome}
+        facts.append(fact)
+    return {"verb": verb, "version": VERSION, "events": facts, **given}, [row.body for row in events]

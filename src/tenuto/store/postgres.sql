@@ -1,0 +1,83 @@
+-- The queries that only read; what writes is in functions (migrations/postgres). The same names as in sqlite.sql.
+
+-- interrupt: One interrupt with the events that raised and resolved it.
+SELECT * FROM interrupt_rows WHERE id = $1;
+
+-- interrupts_pending: Interrupts that wait for a person, in the order in which they were raised.
+SELECT * FROM interrupt_rows
+WHERE outcome IS NULL AND num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0)
+      AND ($2::text IS NULL OR agent = $2)
+ORDER BY num LIMIT $3;
+
+-- interrupts_pending_of_kind: The same, of one kind ($4).
+SELECT * FROM interrupt_rows
+WHERE outcome IS NULL AND kind = $4 AND num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0)
+      AND ($2::text IS NULL OR agent = $2)
+ORDER BY num LIMIT $3;
+
+-- interrupts_any: All interrupts, or ($5 false) the decided ones, in the same order.
+SELECT * FROM interrupt_rows
+WHERE num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0) AND ($2::text IS NULL OR agent = $2)
+      AND ($4::text IS NULL OR kind = $4) AND ($5::boolean IS NULL OR (outcome IS NULL) = $5)
+ORDER BY num LIMIT $3;
+
+-- interrupts_of_thread: The same within one thread ($6).
+SELECT * FROM interrupt_rows
+WHERE thread = (SELECT num FROM threads WHERE id = $6)
+      AND num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0)
+      AND ($2::text IS NULL OR agent = $2) AND ($4::text IS NULL OR kind = $4)
+      AND ($5::boolean IS NULL OR (outcome IS NULL) = $5)
+ORDER BY num LIMIT $3;
+
+-- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now.
+SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROUP BY kind
+UNION ALL
+SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= $1 AND lease_until <= $1;
+
+-- workers: Those that are alive.
+SELECT owner, agents, pid, started_at, host FROM workers WHERE alive_until > tenuto_now() ORDER BY started_at, owner;
+
+-- blob: A body by its digest.
+SELECT body FROM blobs WHERE digest = $1;
+
+-- record: A body that has not expired.
+SELECT body FROM records WHERE kind = $1 AND key = $2 AND coalesce(expires_at > $3, true);
+
+-- records: Those of a kind, by key.
+SELECT key, body FROM records
+WHERE kind = $1 AND key > $2 AND coalesce(expires_at > $3, true) ORDER BY key LIMIT $4;
+
+-- events: A part of a log, each row with the head; one row without an event when there is none after $2.
+SELECT t.head_seq, e.seq, e.version, e.at, e.body
+FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > $2
+WHERE t.id = $1 ORDER BY e.seq LIMIT $3;
+
+-- stored: The same with all that the chain is made of.
+SELECT t.head_seq, e.seq, e.version, e.type, e.at, e.salt, e.body, e.body_hash, e.hash
+FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > $2
+WHERE t.id = $1 ORDER BY e.seq LIMIT $3;
+
+-- thread: One thread at a glance.
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata, encode(head_hash, 'hex')
+FROM threads WHERE id = $1;
+
+-- threads: Threads, newest first.
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata, encode(head_hash, 'hex')
+FROM threads WHERE (created_at, id) < ($1, $2) AND ($3::text IS NULL OR agent = $3)
+ORDER BY created_at DESC, id DESC LIMIT $4;
+
+-- threads_by_status: The same, of one status ($5).
+SELECT id, agent, status, head_seq, created_at, updated_at, ready_at, lease_owner, metadata, encode(head_hash, 'hex')
+FROM threads WHERE status = $5 AND (created_at, id) < ($1, $2) AND ($3::text IS NULL OR agent = $3)
+ORDER BY created_at DESC, id DESC LIMIT $4;
+
+-- threads_by_label: The same, of any status or one ($5), found by a label ($6) and having the others ($7, JSON).
+SELECT t.id, agent, status, head_seq, t.created_at, updated_at, ready_at, lease_owner, metadata,
+       encode(head_hash, 'hex')
+FROM labels AS l JOIN threads AS t ON t.num = l.thread
+WHERE l.label = $6 AND (l.created_at, l.id) < ($1, $2)
+      AND ($3::text IS NULL OR agent = $3) AND ($5::text IS NULL OR status = $5)
+      AND json_array_length($7::json) = (
+          SELECT count(*) FROM json_array_elements_text($7::json) AS other
+          JOIN labels AS o ON (o.label, o.created_at, o.id) = (other, l.created_at, l.id))
+ORDER BY l.created_at DESC, l.id DESC LIMIT $4;

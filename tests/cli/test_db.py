@@ -1,0 +1,65 @@
+"""`tenuto db`: which schema a database has, on both databases, at a terminal and for programs."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tenuto.store import sqlite_file
+from tenuto.store.postgres_schema import MIGRATIONS as POSTGRES
+from tenuto.testing.postgres import execute
+
+SQLITE = sqlite_file.MIGRATIONS
+
+
+def test_a_new_file_and_an_old_one(shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new.db"
+    database = ("--database", f"sqlite:///{path}")
+    assert f"no schema yet; tenuto db upgrade makes schema {len(SQLITE)}" in shell("db", "status", *database)
+    assert not path.exists()
+    assert f"schema {len(SQLITE)}, upgraded from schema 0" in shell("db", "upgrade", *database)
+    assert f"schema {len(SQLITE)}, up to date" in shell("db", "upgrade", *database)
+    monkeypatch.setattr(sqlite_file, "MIGRATIONS", SQLITE[:1])
+    old = tmp_path / "old.db"
+    for connection in sqlite_file.open_file(str(old)):
+        connection.close()
+    told = shell("db", "status", "--database", f"sqlite:///{old}")
+    assert f"schema 1; tenuto db upgrade brings it to {len(SQLITE)}" in told
+    told = json.loads(shell("db", "upgrade", "--json", "--database", f"sqlite:///{old}"))
+    assert (told["version"], told["newest"], told["upgraded_from"]) == (len(SQLITE), len(SQLITE), 1)
+
+
+def test_a_newer_file_is_refused(shell, tmp_path: Path) -> None:
+    path = tmp_path / "tenuto.db"
+    shell("db", "upgrade", "--database", f"sqlite:///{path}")
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    for command in ("status", "upgrade"):
+        told = shell("db", command, "--database", f"sqlite:///{path}", code=1)
+        assert "written by a later version of Tenuto" in told
+
+
+def test_a_server(shell, postgres_url: str) -> None:
+    database = ("--database", postgres_url)
+    assert "no schema yet" in shell("db", "status", *database)
+    assert f"schema {len(POSTGRES)}, upgraded from schema 0" in shell("db", "upgrade", *database)
+    told = json.loads(shell("db", "status", "--json", *database))
+    assert (told["version"], told["newest"], told["upgraded_from"]) == (len(POSTGRES), len(POSTGRES), None)
+    execute(postgres_url, "INSERT INTO tenuto_schema VALUES (99)")
+    assert "has schema 99" in shell("db", "status", *database, code=1)
+
+
+def test_a_server_that_does_not_answer(shell) -> None:
+    database = "postgresql://ana:secret@127.0.0.1:1/tenuto"
+    told = shell("db", "status", "--database", database, code=1)
+    assert "127.0.0.1:1/tenuto" in told
+    assert "secret" not in told
+    doctor = shell("doctor", "--database", database, code=1)
+    assert "problem" in doctor
+    assert "secret" not in doctor
+
+
+def test_the_doctor_looks_at_a_server(shell, postgres_url: str) -> None:
+    assert "answers, schema 0" in shell("doctor", "--database", postgres_url)
