@@ -5,6 +5,7 @@ What the first word of a message says is what it does.
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ async def script(request: Request) -> Any:
             return call("wait_until", seconds=float(rest))
         case "fail":
             raise ModelError(f"the provider says: {rest}", retryable=False)
+        case "noise":
+            sys.stdout.write("noise\n")
+            return "quiet " * 20_000
         case "nasty":
             return call("nasty", text=NASTY)
     return f"You said: {question.text}"

@@ -1,7 +1,9 @@
 """tenuto chat --jsonl and --once: a program at the other end of a pipe."""
 
 import json
+import select
 import signal
+import time
 
 import pytest
 
@@ -181,3 +183,20 @@ def test_without_a_terminal_each_line_is_a_message(shell):
     assert f"decide: tenuto inbox approve {row['id'][:8]}" in lines
     assert lines[-1] == f"go on with: tenuto chat --thread {row['thread_id']}"
     assert "\x1b" not in output
+
+
+def test_a_reader_that_is_slow_gets_whole_lines_and_nothing_that_a_tool_prints(shell):
+    """Far more than a pipe holds, written by two tasks while nobody reads."""
+    lines = ["noise", "{", "noise", "{"] * 3
+    process = shell.popen("chat", "--jsonl", stdin=-1)
+    process.stdin.write("\n".join(lines))
+    process.stdin.close()
+    process.stdin = None
+    select.select([process.stdout], [], [], 30)
+    time.sleep(0.5)
+    assert process.poll() is None  # it waits for its reader
+    output, errors = process.communicate(timeout=30)
+    items = told(output)
+    assert [len(item["answer"]) for item in items if item["type"] == "rested"] == [120_000] * 6
+    assert [item["line"] for item in items if item["type"] == "error"] == [2, 4, 6, 8, 10, 12]
+    assert errors == "noise\n" * 6

@@ -1,5 +1,6 @@
 """`tenuto run` without a terminal: output for people and programs, pauses, failures, Ctrl-C."""
 
+import json
 import re
 import signal
 import time
@@ -52,6 +53,9 @@ def test_json_is_the_final_state_and_nothing_else(shell):
         "head_seq": 4,
         "interrupts": [],
     }
+    with shell.popen("run", "noise", "--json") as process:  # what runs here prints into it
+        output, errors = process.communicate(timeout=30)
+    assert (json.loads(output)["status"], errors) == ("completed", "noise\n")
     paused = shell.json("run", "twice hi", "--json")
     assert paused["status"] == "awaiting_approval"
     assert [raised["arguments"] for raised in paused["interrupts"]] == [

@@ -15,7 +15,7 @@ from tenuto.cli.history import History, history_file
 from tenuto.cli.run import Task, conclude, own_thread, user
 from tenuto.cli.screen import FormattedScreen, screen_for
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, safe
+from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, printing_aside, safe
 from tenuto.errors import TenutoError
 from tenuto.events import Entry, ModelFailed, ThreadFailed, ThreadHalted
 from tenuto.rows import ThreadRow
@@ -44,7 +44,8 @@ async def chat(target: Target, agents: list[Agent], task: Task, *, jsonl: bool, 
         try:
             if jsonl:
                 lines = ChatLines(talk)
-                await (lines.once(task.message) if once else lines.run(task.message))
+                with printing_aside():
+                    await (lines.once(task.message) if once else lines.run(task.message))
             else:
                 person = Chat(talk, task.hint)
                 await (person.once(task.message or "") if once else person.run(task.message))

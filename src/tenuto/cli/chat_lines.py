@@ -15,12 +15,11 @@ from tenuto.cli.lines import (
     DecisionLine,
     ExtensionLine,
     Line,
+    LineWriter,
     MessageLine,
     UnreadableLine,
     read_lines,
     summary,
-    write,
-    write_item,
 )
 from tenuto.errors import InvalidInput, TenutoError
 from tenuto.events import ThreadId
@@ -36,10 +35,11 @@ class ChatLines:
         self._conversation = conversation
         self._told: ThreadId | None = None
         self._running = False
+        self._out = LineWriter()
 
     async def run(self, message: str | None) -> None:
         """Until standard input ends and the last turn rests."""
-        self._tell_thread()
+        await self._tell_thread()
         # What is not for the turn that runs waits here; reading stops while it is full.
         waiting: asyncio.Queue[Numbered | None] = asyncio.Queue(MAX_LINES_AHEAD)
         if message is not None:
@@ -65,7 +65,7 @@ class ChatLines:
             raise InvalidInput("there is nothing to say: standard input is empty")
         if isinstance(line, UnreadableLine):
             raise InvalidInput(line.error)
-        self._tell_thread()
+        await self._tell_thread()
         await self._carry_out(number, line)
 
     async def _read(self, waiting: asyncio.Queue[Numbered | None]) -> None:
@@ -73,7 +73,7 @@ class ChatLines:
             async with contextlib.aclosing(read_lines()) as lines:
                 async for number, line in lines:
                     if isinstance(line, UnreadableLine):
-                        write({"type": "error", "error": line.error, "line": number})
+                        await self._out.write({"type": "error", "error": line.error, "line": number})
                     elif isinstance(line, CancelLine) and self._running:
                         await self._cancel(number, line)
                     else:
@@ -87,20 +87,20 @@ class ChatLines:
         try:
             await self._do(line)
         except TenutoError as error:
-            write(_error(error, number))
+            await self._out.write(_error(error, number))
 
     async def _carry_out(self, number: int, line: Line) -> None:
         self._running = True
         try:
             await self._do(line)
-            self._tell_thread()
+            await self._tell_thread()
             async with contextlib.aclosing(self._conversation.turn()) as items:
                 async for item in items:
                     if not isinstance(item, Replayed):
-                        write_item(item)
+                        await self._out.item(item)
             await self._rested()
         except TenutoError as error:
-            write(_error(error, number))
+            await self._out.write(_error(error, number))
         finally:
             self._running = False
 
@@ -130,16 +130,16 @@ class ChatLines:
             decision["arguments"] = arguments
         await runtime.resolve(row.id, line.verb, by=self._conversation.by, **decision)
 
-    def _tell_thread(self) -> None:
+    async def _tell_thread(self) -> None:
         thread_id = self._conversation.thread_id
         if thread_id is not None and thread_id != self._told:
             self._told = thread_id
-            write({"type": "thread", "thread": thread_id})
+            await self._out.write({"type": "thread", "thread": thread_id})
 
     async def _rested(self) -> None:
         assert self._conversation.thread_id is not None
         state = await self._conversation.runtime.state(self._conversation.thread_id)
-        write({"type": "rested", "seq": self._conversation.seq} | summary(state))
+        await self._out.write({"type": "rested", "seq": self._conversation.seq} | summary(state))
 
 
 def _error(error: TenutoError, number: int) -> dict[str, object]:

@@ -5,8 +5,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from tenuto.cli.find import AnyRuntime, all_events, find_thread, opened
-from tenuto.cli.lines import summary, write, write_item
-from tenuto.cli.region import Region
+from tenuto.cli.lines import LineWriter, summary
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, safe
 from tenuto.cli.view import View
@@ -19,6 +18,8 @@ from tenuto.stream import Replayed
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tenuto.cli.region import Region
+
 
 async def follow(target: Target, thread: str, after: int, jsonl: bool, rest: bool) -> None:
     """Replay, then live, until it is interrupted, or with `rest` until the thread rests.
@@ -29,13 +30,13 @@ async def follow(target: Target, thread: str, after: int, jsonl: bool, rest: boo
         row = await find_thread(runtime, thread)
         if after > row.head_seq:
             raise InvalidInput(f"there is no event {after}; the last of thread {row.id} is {row.head_seq}")
-        seq = after
+        seq, out = after, LineWriter()
         told = None if jsonl else await _told(runtime, row, after)
         try:
             async with contextlib.aclosing(runtime.follow(row.id, after, rest=rest)) as items:
                 async for item in items:
                     if told is None:
-                        write_item(item)
+                        await out.item(item)
                     else:
                         told.show(item)
                     seq = item.seq if isinstance(item, Entry) else seq
@@ -45,7 +46,7 @@ async def follow(target: Target, thread: str, after: int, jsonl: bool, rest: boo
             complain(f"left after event {seq}; go on with: tenuto follow {row.id} --after {seq}{target.hint}")
             raise
         if told is None:
-            write({"type": "rested", "seq": seq} | summary(await runtime.state(row.id)))
+            await out.write({"type": "rested", "seq": seq} | summary(await runtime.state(row.id)))
         else:
             told.close()
             told.out.print(f"thread {row.id} is {(await runtime.thread(row.id)).status}", style="bold")
@@ -69,7 +70,11 @@ class _Told:
     def __init__(self, out: "Console") -> None:
         self.out = out
         self.view = View(brief=False)
-        self._region = Region(out) if out.is_terminal and not out.is_dumb_terminal else None
+        self._region: Region | None = None
+        if out.is_terminal and not out.is_dumb_terminal:
+            from tenuto.cli import region
+
+            self._region = region.Region(out)
         self._text = ""
 
     def show(self, item: Entry | Replayed | Live) -> None:

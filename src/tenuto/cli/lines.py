@@ -15,8 +15,10 @@ is the message of the command line).
 """
 
 import asyncio
+import contextlib
 import json
 import os
+import select
 import sys
 import threading
 from collections.abc import AsyncGenerator
@@ -108,10 +110,11 @@ async def read_lines() -> AsyncGenerator[tuple[int, Line | UnreadableLine], None
 
     def read() -> None:
         # A thread of our own, past Python's buffers: the end of the process need not wait for the next line.
-        for data in _raw_lines(sys.stdin.fileno()):
-            room.acquire()
-            loop.call_soon_threadsafe(queue.put_nowait, data)
-        loop.call_soon_threadsafe(queue.put_nowait, None)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants more
+            for data in _raw_lines(sys.stdin.fileno()):
+                room.acquire()
+                loop.call_soon_threadsafe(queue.put_nowait, data)
+            loop.call_soon_threadsafe(queue.put_nowait, None)
 
     threading.Thread(target=read, name="tenuto-stdin", daemon=True).start()
     number = 0
@@ -139,15 +142,40 @@ def _raw_lines(file: int) -> Any:
         yield rest
 
 
-def write(value: dict[str, Any]) -> None:
-    """One object on a line of its own, ASCII alone, so that it can carry anything anywhere; at once."""
-    sys.stdout.write(json.dumps(msgspec.to_builtins(value)) + "\n")
-    sys.stdout.flush()
+class LineWriter:
+    """Writes objects to standard output, each on a line of its own and at once.
 
+    In ASCII alone, so that they can carry anything anywhere. A slow reader makes `write` wait, not the loop:
+    a thread that runs here keeps its lease. Raises `BrokenPipeError` when nobody reads any more.
+    """
 
-def write_item(item: Entry | Replayed | Live) -> None:
-    """An event, a delta, or the boundary between the past and now."""
-    write(plain(item) if isinstance(item, Entry) else msgspec.to_builtins(item))
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._file = sys.stdout.fileno()
+        self._line = asyncio.Lock()  # several tasks write
+
+    async def write(self, value: dict[str, Any]) -> None:
+        """One object."""
+        data = memoryview((json.dumps(msgspec.to_builtins(value)) + "\n").encode())
+        async with self._line:
+            while data:
+                await self._writable()
+                # As much as a pipe that can be written to takes without waiting (POSIX, pipe capacity).
+                data = data[os.write(self._file, data[: select.PIPE_BUF]) :]
+
+    async def item(self, item: Entry | Replayed | Live) -> None:
+        """An event, a delta, or the boundary between the past and now."""
+        await self.write(plain(item) if isinstance(item, Entry) else msgspec.to_builtins(item))
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not select.select([], [self._file], [], 0)[1]:
+            ready = asyncio.Event()
+            loop.add_writer(self._file, ready.set)
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_writer(self._file)
 
 
 def plain(entry: Entry) -> dict[str, Any]:

@@ -14,7 +14,16 @@ from tenuto.cli.ask import ask
 from tenuto.cli.find import AnyRuntime, all_events, find_thread, opened
 from tenuto.cli.lines import summary
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, print_json, safe
+from tenuto.cli.terminal import (
+    complain,
+    console,
+    is_interactive,
+    moment,
+    now_ms,
+    print_json,
+    printing_aside,
+    safe,
+)
 from tenuto.cli.view import View, asked
 from tenuto.client import Client
 from tenuto.errors import ConfigurationError, UnknownAgent
@@ -77,7 +86,7 @@ async def run(target: Target, agents: list[Agent], task: Task) -> int:
     async with opened(target, agents, must_exist=task.thread is not None) as runtime:
         screen = None if task.as_json else Screen(console())
         thread_id, after = await _begin(runtime, task)
-        with telling_how_to_go_on(f"tenuto run --thread {thread_id}{hint}"):
+        with printing_aside(task.as_json), telling_how_to_go_on(f"tenuto run --thread {thread_id}{hint}"):
             await _converse(runtime, thread_id, after, screen)
         state = await runtime.state(thread_id)
         if task.as_json:

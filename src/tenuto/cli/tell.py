@@ -8,7 +8,7 @@ from tenuto.cli.agents import check_models
 from tenuto.cli.find import AnyRuntime, find_thread, opened
 from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import console, print_json, safe
+from tenuto.cli.terminal import console, print_json, printing_aside, safe
 from tenuto.client import Client
 from tenuto.rows import ThreadRow, WorkerRow
 
@@ -53,7 +53,8 @@ async def tell(word: Word) -> None:
         screen = None if word.as_json else Screen(console())
         if screen:
             screen.out.print(f"{told}; this command runs thread {row.id} until it rests", style="bold")
-        with telling_how_to_go_on(f"tenuto run --thread {row.id}{word.target.hint}"):
+        go_on = f"tenuto run --thread {row.id}{word.target.hint}"
+        with printing_aside(word.as_json), telling_how_to_go_on(go_on):
             after = await run_here(runtime, row.id, seq, screen)
         if screen:
             screen.out.print(f"thread {after.id} is {after.status}", style="dim")

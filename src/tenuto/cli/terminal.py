@@ -105,6 +105,13 @@ def log_to(tell: Callable[[str], object]) -> Iterator[None]:
         logger.handlers = before
 
 
+@contextlib.contextmanager
+def printing_aside(aside: bool = True) -> Iterator[None]:
+    """What tools that run here print goes to stderr: standard output is for a program."""
+    with contextlib.redirect_stdout(sys.stderr) if aside else contextlib.nullcontext():
+        yield
+
+
 def is_interactive() -> bool:
     """Whether somebody can be asked here."""
     return sys.stdin.isatty() and sys.stdout.isatty()
