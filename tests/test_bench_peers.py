@@ -87,6 +87,14 @@ def test_the_report_has_medians_spreads_ratios_and_what_failed(bench: dict[str, 
     assert "| LangGraph, 3.60 ms | 1.00 ms | 3.6 | missed |" in bench["report"].page(rows, None, "")
 
 
+def test_a_busy_machine_is_told_of(bench: dict[str, ModuleType]) -> None:
+    machine = {"workload": "machine", "cores": 2, "commit": "c", "cpu": "X", "system": "L", "python": "3"}
+    machine |= {"sqlite": "3", "processor": 1}
+    quiet, busy = [row("Tenuto", cpu_s=0.1, load1=load) for load in (1.2, 4.0)]
+    assert "other work" not in bench["report"].page([machine, quiet], None, "")
+    assert "(load 4.0 on 2 cores)" in bench["report"].page([machine, busy], None, "")
+
+
 def test_a_rate_is_threads_per_second_and_more_is_better(bench: dict[str, ModuleType]) -> None:
     crowd = {"workload": "crowd", "part": "crowd", "threads": 500, "cpu_s": 1.0, "peak_rss_mb": 40}
     rows = [row("Tenuto", **crowd | {"wall_s": 0.5}), row("DBOS", **crowd | {"wall_s": 25.0})]

@@ -111,6 +111,8 @@ def page(rows: list[Row], plot: str | None, notes: str) -> str:
     rows = with_long_steps(rows)
     machines = [row for row in rows if row["workload"] == "machine"]
     out = ["# Benchmarks", "", notes.strip(), ""]
+    if machines and (busy := busy_line(machines[-1], good(rows))):
+        out += [busy, ""]
     if plot:
         out += [f"![Tenuto beside its peers]({plot})", ""]
     out += ["## What was aimed at, and what came out", "", *aim_lines(aims(good(rows)))]
@@ -122,6 +124,18 @@ def page(rows: list[Row], plot: str | None, notes: str) -> str:
     if machines:
         out += [_machine(machines[-1], good(rows)), ""]
     return "\n".join(out)
+
+
+def busy_line(machine: Row, rows: list[Row]) -> str:
+    """A warning where something else ran beside the measured process, which alone makes a load of 1."""
+    loads = [row["load1"] for row in rows if "load1" in row]
+    if not loads or statistics.median(loads) <= 1 + machine["cores"] / 4:
+        return ""
+    return (
+        f"**The machine did other work during this run** (load {statistics.median(loads):.1f} on "
+        f"{machine['cores']} cores): processor times are too long for all, wall times and rates more so. "
+        "Read the ratios of CPU times, and nothing else."
+    )
 
 
 def _versions() -> list[str]:
