@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tenuto import Agent, Runtime, ThreadNotFound, tool
-from tenuto.events import Entry, MessageReceived, ThreadId, ThreadStarted
+from tenuto.events import Entry, HistoryRepaired, MessageReceived, ThreadId, ThreadStarted
 from tenuto.limits import MAX_LIVE_BACKLOG, MAX_LIVE_BACKLOG_BYTES, MAX_PAGE_ROWS, MAX_TAIL_EVENTS
-from tenuto.messages import AttemptFailed, TextDelta
+from tenuto.messages import AttemptFailed, ReasoningDelta, ReplySoFar, TextDelta
 from tenuto.models.scripted import ScriptedModel, call
+from tenuto.rows import Claim
 from tenuto.store import open_store
 from tenuto.store.base import Store
 from tenuto.stream import Follower, Hub, Replayed
@@ -111,17 +112,80 @@ async def test_a_slow_follower_loses_deltas_but_no_event_and_holds_little(hub: H
     await follower.aclose()
 
 
-async def test_a_delta_never_comes_after_the_event_that_superseded_it(hub: Hub, store: Store) -> None:
+async def _append(store: Store, claim: Claim, text: str) -> None:
+    """An event of the thread's holder: the deltas before it were of this one."""
+    await store.append(THREAD, [HistoryRepaired((text,))], append_id=text, epoch=claim.epoch)
+
+
+@pytest.fixture
+async def claim(store: Store) -> Claim:
+    claim = await store.take("worker", THREAD, lease_seconds=60)
+    assert claim is not None
+    return claim
+
+
+async def test_a_delta_never_comes_after_the_event_that_superseded_it(
+    hub: Hub, store: Store, claim: Claim
+) -> None:
     follower = hub.follow(THREAD)
     await _take(follower, 3)
     emit = hub.watch(THREAD)
     emit(TextDelta("of three"))
-    await _say(store, "three")
+    await _append(store, claim, "three")
     emit(TextDelta("of four"))
-    await _say(store, "four")
+    await _append(store, claim, "four")
     emit(TextDelta("of what comes"))
     items = [item if isinstance(item, TextDelta) else item.seq for item in await _take(follower, 4)]
     assert items == [TextDelta("of three"), 3, 4, TextDelta("of what comes")]
+    await follower.aclose()
+
+
+async def test_who_comes_in_the_middle_of_a_reply_is_told_the_reply_so_far(
+    hub: Hub, store: Store, claim: Claim
+) -> None:
+    emit = hub.watch(THREAD)
+    emit(ReasoningDelta("Hm"))
+    emit(TextDelta("He"))
+    follower = hub.follow(THREAD, 2)
+    assert await _take(follower, 1) == [Replayed(2)]
+    emit(TextDelta("llo"))
+    assert await _take(follower, 2) == [ReplySoFar("He", "Hm"), TextDelta("llo")]
+    # A failed attempt begins anew, for those who come then as well.
+    emit(AttemptFailed("cut", 0.0))
+    emit(TextDelta("Good"))
+    assert await _take(follower, 2) == [AttemptFailed("cut", 0.0), TextDelta("Good")]
+    other = hub.follow(THREAD, 2)
+    assert await _take(other, 2) == [Replayed(2), ReplySoFar("Good")]
+    # With its event a reply is over, and so it is when its worker lets go.
+    await _append(store, claim, "Good day")
+    last = hub.follow(THREAD, 2)
+    assert [type(item) for item in await _take(last, 2)] == [Entry, Replayed]
+    emit(TextDelta("Bye"))
+    assert await _take(last, 1) == [TextDelta("Bye")]
+    hub.rested(THREAD)
+    late = hub.follow(THREAD, 3)
+    assert await _take(late, 1) == [Replayed(3)]
+    emit(TextDelta("Again"))
+    assert await _take(late, 1) == [TextDelta("Again")]
+    for one in (follower, other, last, late):
+        await one.aclose()
+
+
+async def test_a_message_that_comes_in_meanwhile_takes_nothing_of_the_reply_away(
+    hub: Hub, store: Store
+) -> None:
+    follower = hub.follow(THREAD, 2)
+    await _take(follower, 1)
+    emit = hub.watch(THREAD)
+    emit(TextDelta("He"))
+    await _say(store, "Are you there?")
+    emit(TextDelta("llo"))
+    told = await _take(follower, 3)
+    assert told[0] == TextDelta("He")
+    assert told[1].event == MessageReceived("Are you there?")
+    assert told[2] == ReplySoFar("Hello")
+    emit(TextDelta("!"))
+    assert await _take(follower, 1) == [TextDelta("!")]
     await follower.aclose()
 
 
@@ -165,13 +229,13 @@ async def _live(hub: Hub, count: int, **more: Any) -> list[Follower]:
 
 
 async def test_all_who_are_live_are_told_the_same_object_which_is_read_once(
-    hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, store: Store, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followers = await _live(hub, 10)
     reads = _counting(store, "read", monkeypatch)
     for seq in range(3, 3 + 2 * MAX_TAIL_EVENTS):
         hub.watch(THREAD)(TextDelta(f"of {seq}"))
-        await _say(store, str(seq))
+        await _append(store, claim, str(seq))
         told = await asyncio.gather(*(follower.take() for follower in followers))
         assert [one.seq for one in told[0]] == [0, seq]
         for others in told[1:]:
@@ -209,24 +273,33 @@ async def test_who_is_far_behind_reads_alone_and_disturbs_nobody(
 
 
 @pytest.mark.parametrize("large", [False, True])
-async def test_what_a_slow_follower_is_told_of_a_reply_is_its_beginning(
-    hub: Hub, store: Store, large: bool
+async def test_who_is_slow_is_told_the_reply_so_far_unless_it_is_too_long(
+    hub: Hub, store: Store, claim: Claim, large: bool
 ) -> None:
     (follower,) = await _live(hub, 1)
     emit = hub.watch(THREAD)
-    emit(TextDelta("the beginning"))
-    assert [told.item for told in await follower.take()] == [TextDelta("the beginning")]
-    for _ in range(5 if large else MAX_LIVE_BACKLOG + 5):
-        emit(TextDelta("x" * (MAX_LIVE_BACKLOG_BYTES // 3 if large else 1)))
+    emit(TextDelta("The beginning. "))
+    assert [told.item for told in await follower.take()] == [TextDelta("The beginning. ")]
+    count, piece = (5, "x" * (MAX_LIVE_BACKLOG_BYTES // 3)) if large else (MAX_LIVE_BACKLOG + 5, "x")
+    for _ in range(count):
+        emit(TextDelta(piece))
     assert follower._held <= MAX_LIVE_BACKLOG_BYTES
-    emit(TextDelta("the end"))
-    emit(AttemptFailed("cut", 0.0))
-    emit(TextDelta("once more"))
-    told = [told.item for told in await follower.take()]
-    assert told == [AttemptFailed("cut", 0.0), TextDelta("once more")]
+    if large:
+        # What is shown stays the beginning, until the event or a new attempt.
+        emit(TextDelta("The end."))
+        emit(AttemptFailed("cut", 0.0))
+        emit(TextDelta("Once more."))
+        told = [told.item for told in await follower.take()]
+        assert told == [AttemptFailed("cut", 0.0), TextDelta("Once more.")]
+    else:
+        assert [told.item for told in await follower.take()] == [
+            ReplySoFar("The beginning. " + count * piece)
+        ]
+        emit(TextDelta("The end."))
+        assert [told.item for told in await follower.take()] == [TextDelta("The end.")]
     for _ in range(MAX_LIVE_BACKLOG + 5):
         emit(TextDelta("x"))
-    await _say(store, "three")
+    await _append(store, claim, "three")
     emit(TextDelta("of what comes"))
     told = [told.seq or told.item for told in await follower.take()]
     assert told == [3, TextDelta("of what comes")]

@@ -135,9 +135,18 @@ class StatusLine(msgspec.Struct, frozen=True, tag="status_line", tag_field="type
     text: str
 
 
+class ReplySoFar(msgspec.Struct, frozen=True, tag="reply_so_far", tag_field="type"):
+    """All that the reply which is arriving has said until now, for who missed some of it: it replaces what
+    was shown of this reply, and the deltas after it go on from there.
+    """
+
+    text: str
+    reasoning: str = ""
+
+
 Delta = TextDelta | ReasoningDelta | CallDelta | AttemptFailed
 
-Live = Delta | ToolProgress | StatusLine
+Live = Delta | ToolProgress | StatusLine | ReplySoFar
 
 
 class Model(Protocol):

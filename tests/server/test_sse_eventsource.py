@@ -17,7 +17,7 @@ from tenuto.server import Access
 
 NODE = Path(__file__).parents[1] / "node"
 TOKEN = "token-of-bob"
-KINDS = ("text_delta", "replayed", *TYPES)
+KINDS = ("text_delta", "reply_so_far", "replayed", *TYPES)
 STEPS, DELTAS = 5, 40
 OFFLINE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH")
 
@@ -135,9 +135,14 @@ async def test_each_event_once_and_the_final_text_right_though_connections_are_c
         for kind, _, data in lines:
             if kind == "text_delta":
                 shown += json.loads(data)["text"]
+            elif kind == "reply_so_far":
+                shown = json.loads(data)["text"]
+            elif kind == "replayed":
+                shown = ""
             elif kind == "model_replied":
-                # What a client shows while it arrives, it replaces by the event.
+                # What is shown while it arrives is the beginning; the event has it all.
                 final.append(json.loads(data)["text"])
+                assert final[-1].startswith(shown)
                 shown = ""
         assert final == [said(step, DELTAS) for step in range(STEPS + 1)]
         assert shown == ""
@@ -146,7 +151,7 @@ async def test_each_event_once_and_the_final_text_right_though_connections_are_c
     connections = sum(kind == "open" for lines in told for kind, _, _ in lines)
     assert connections > 2 * len(told)
     assert proxy.cuts > len(told)
-    assert any(kind == "text_delta" for lines in told for kind, _, _ in lines)
+    assert {"text_delta", "reply_so_far"} <= {kind for lines in told for kind, _, _ in lines}
 
 
 async def test_without_the_token_it_is_refused_and_does_not_come_again(node, serving):

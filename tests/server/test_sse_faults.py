@@ -59,8 +59,17 @@ async def test_connections_that_break_at_random_bytes_lose_and_double_nothing(se
         assert events[-1]["type"] == "thread_completed"
         replies = [event["text"] for event in events if event["type"] == "model_replied"]
         assert replies == [talker.said(step) for step in range(6)]
+        shown = ""
+        for kind, _, data in told:
+            if kind == "text_delta":
+                shown += data["text"]
+            elif kind in ("reply_so_far", "replayed"):
+                shown = data.get("text", "")
+            elif kind == "model_replied":
+                assert data["text"].startswith(shown)  # never a text with a hole
+                shown = ""
     assert sum(connections for _, connections in results) > 3 * len(clients)
-    assert {"text_delta", "replayed"} <= {kind for told, _ in results for kind, _, _ in told}
+    assert {"text_delta", "reply_so_far", "replayed"} <= {kind for told, _ in results for kind, _, _ in told}
 
 
 async def test_many_who_follow_one_thread_are_told_the_same(serving):

@@ -121,6 +121,8 @@ def check(one, turns):
         if kind == "text_delta":
             assert not past
             shown += data["text"]
+        elif kind == "reply_so_far":
+            shown = data["text"]
         elif kind == "model_replied":
             assert data["text"].startswith(shown)
             replies.append(data["text"])

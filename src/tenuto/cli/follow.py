@@ -11,7 +11,7 @@ from tenuto.cli.terminal import complain, console, safe
 from tenuto.cli.view import View
 from tenuto.errors import InvalidInput
 from tenuto.events import Entry
-from tenuto.messages import AttemptFailed, Live, StatusLine, TextDelta, ToolProgress
+from tenuto.messages import AttemptFailed, Live, ReplySoFar, StatusLine, TextDelta, ToolProgress
 from tenuto.rows import ThreadRow
 from tenuto.stream import Replayed
 
@@ -90,6 +90,9 @@ class _Told:
                 )
             case TextDelta(text):
                 self._text += text
+                self._draw(self._text)
+            case ReplySoFar(text):
+                self._text = text
                 self._draw(self._text)
             case ToolProgress(message=message) | StatusLine(text=message):
                 self._draw(f"… {message}")

@@ -9,9 +9,9 @@ A line of input is a message as it is, or a JSON object, which begins with a bra
 
 A line of output is one JSON object, by `type`: `thread` (which thread this is), an event of the log (`seq`,
 `at_ms`, `type`, `event`, as `tenuto show --json` has it), a delta (`text_delta`, `reasoning_delta`,
-`call_delta`, `attempt_failed`, `tool_progress`, `status_line`), `replayed` (the past is told), `rested` (the
-turn's end, and where the thread stands), `error` (line number `line` of the input could not be carried out; 0
-is the message of the command line).
+`call_delta`, `attempt_failed`, `reply_so_far`, `tool_progress`, `status_line`), `replayed` (the past is
+told), `rested` (the turn's end, and where the thread stands), `error` (line number `line` of the input could
+not be carried out; 0 is the message of the command line).
 """
 
 import asyncio

@@ -33,6 +33,7 @@ from tenuto.messages import (
     CallDelta,
     Live,
     ReasoningDelta,
+    ReplySoFar,
     StatusLine,
     TextDelta,
     ToolProgress,
@@ -218,6 +219,11 @@ class Screen:
                 self.out.file.write(safe(text))
                 self.out.file.flush()
                 self._streamed += text
+            case ReplySoFar(text):
+                if not text.startswith(self._streamed):
+                    self.end_line()
+                if missed := text[len(self._streamed) :]:
+                    self.show(TextDelta(missed))
             case AttemptFailed(error, wait_seconds):
                 self.end_line()
                 self.out.print(f"{safe(error, 300)}; again in {wait_seconds:.1f} s", style="yellow")

@@ -167,7 +167,8 @@ _FRAMES: Final = (
 _STREAM: Final = (
     " As a stream (WHATWG server-sent events): events of the log with their seq as id, and as data the "
     "object that a page has; `replayed` where the past ends; deltas with no id (TextDelta, ReasoningDelta, "
-    "CallDelta, AttemptFailed, ToolProgress), superseded by the next event; with until=rest, `rested` last."
+    "CallDelta, AttemptFailed, ReplySoFar, ToolProgress, StatusLine), superseded by the next event; with "
+    "until=rest, `rested` last."
 )
 
 

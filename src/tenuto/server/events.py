@@ -6,11 +6,13 @@ type. A stream (WHATWG HTML, section 9.2) has these:
     id: 17 · event: call_finished · data: the object     an event of the log; `id` is its seq
     event: replayed               · data: {"seq":17}     the past is told up to there, the rest happens now
     event: text_delta, …          · data: the delta      seen while it arrives, superseded by the next event
+    event: reply_so_far           · data: its text       replaces what was shown of the reply that arrives
     event: tool_progress, …       · data: the line       how far a call is; status_line: what is being done
     event: rested                 · data: {"seq":21}     with until=rest, the last: the thread rests
 
 Only events of the log have ids. So a client that comes back with its `Last-Event-ID` gets each of them once
-and in order, wherever its connection broke. Deltas are of threads that run in this server, and can be missed.
+and in order, wherever its connection broke. Deltas are of threads that run in this server, and can be missed:
+what was shown of a reply is void at `replayed`, and who comes in its middle is told the reply so far.
 """
 
 import json
