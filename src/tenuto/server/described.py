@@ -16,6 +16,7 @@ from tenuto.server import shapes
 from tenuto.server.access import Role
 from tenuto.server.contract_shapes import CONTRACT, Answer, Approval, ContractProblem, NewTask
 from tenuto.server.events import EVENT_STREAM, JSON_LINES, EventPage, StoredLine, add_places
+from tenuto.server.posts import KEY_PATTERN
 from tenuto.server.problems import DecidedProblem, ProblemDetails, RoleProblem
 from tenuto.server.token_routes import CreatedToken, NewToken, ShownToken, TokenList
 
@@ -186,9 +187,8 @@ _KEY: Final = {
     "description": "The same request again with the same key gets the first answer, for a day.",
     "schema": {
         "type": "string",
-        "minLength": 1,
         "maxLength": limits.MAX_KEY_CHARACTERS,
-        "pattern": "^[#-~]+$",
+        "pattern": KEY_PATTERN,
     },
 }
 _PREFER: Final = {
@@ -239,6 +239,8 @@ class DescribedApp(FastAPI):
             components["securitySchemes"] = {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A stored token or a secret"}
             }
+            # One of the two names of a decision, not both; a Struct cannot say that.
+            found["Resolution"]["oneOf"] = [{"required": ["verb"]}, {"required": ["outcome"]}]
             made["security"] = [{}, {"bearer": []}]
             made["paths"] |= {path: {"post": _contract(*told)} for path, told in CONTRACT.items()}
         return self.openapi_schema or {}

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from fastapi import Depends, Query, Request
+from msgspec import UNSET
 from starlette.responses import Response
 
 from tenuto import limits
@@ -86,11 +87,9 @@ class Interrupts:
 
         async def work(post: Post[Resolution]) -> Response:
             body = post.body
-            verb = body.verb or body.outcome
-            if verb is None or body.outcome not in (None, verb):
-                raise Problem(
-                    422, "say with verb what is decided; outcome, its old name, may only say the same"
-                )
+            verb = body.outcome if body.verb is UNSET else body.verb
+            if verb is UNSET or UNSET not in (body.verb, body.outcome):
+                raise Problem(422, "say once what is decided, with verb; outcome is its old name")
             row = await self._runtime.store.interrupt(InterruptId(interrupt_id))
             resolve = self._runtime.resolve(
                 interrupt_id,

@@ -38,8 +38,9 @@ REPLAYED: Final = "Idempotent-Replayed"
 KEPT_STATUSES: Final = frozenset({200, 201, 404, 409})
 # A string of RFC 8941, as the draft on Idempotency-Key has it, or the same without quotes, as most send it.
 _OTHER_BODY: Final = "this Idempotency-Key was used for a request with another body"
-_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])+)"')
 _BARE = re.compile(r"[!#-~][!-~]*")
+KEY_PATTERN: Final = f"^({_BARE.pattern}|{_QUOTED.pattern})$"
 
 
 @dataclass(frozen=True)

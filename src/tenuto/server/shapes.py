@@ -7,6 +7,7 @@ refused, so that a misspelt one is not silently without effect.
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenuto import limits
 from tenuto.events import InterruptKind, InterruptRaised, InterruptResolved, Outcome
@@ -65,13 +66,13 @@ Verb = Literal["approve", "reject", "edit", "answer", "happened", "did_not_happe
 
 class Resolution(msgspec.Struct, forbid_unknown_fields=True):
     """`verb`: approve, reject or edit (approval); answer (question); happened, did_not_happen or drop
-    (review). `outcome` is its old name, and either will do. `arguments` go with edit; `answer` with answer,
-    and with happened as the result of the call. `digest`: that of the call that was seen; refused (409) when
-    another one is pending. `by`: who decided; the log names the caller besides.
+    (review). `outcome` is its old name: one of the two is there. `arguments` go with edit; `answer` with
+    answer, and with happened as the result of the call. `digest`: that of the call that was seen; refused
+    (409) when another one is pending. `by`: who decided; the log names the caller besides.
     """
 
-    verb: Verb | None = None
-    outcome: Verb | None = None
+    verb: Verb | UnsetType = UNSET
+    outcome: Annotated[Verb, msgspec.Meta(extra_json_schema={"deprecated": True})] | UnsetType = UNSET
     comment: Comment = ""
     arguments: dict[str, Any] | None = None
     answer: Comment = ""

@@ -15,15 +15,17 @@ from tenuto.server.problems import encoded, iso
 from tenuto.server.shapes import Time
 from tenuto.server.tokens import Token, Wanted, create_token, revoke_token, stored_tokens
 
+AgentName = Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_NAME_CHARACTERS)]
+
 
 class NewToken(msgspec.Struct, forbid_unknown_fields=True):
     """A token for a person or program. `agents`: those whose threads it has to do with; none named means all.
-    `expires_seconds`: it works for so long; null for until it is revoked.
+    An admin's is for all. `expires_seconds`: it works for so long; null for until it is revoked.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
     roles: Annotated[list[Role], msgspec.Meta(min_length=1)]
-    agents: Annotated[list[str], msgspec.Meta(max_length=limits.MAX_TOKEN_AGENTS)] = []
+    agents: Annotated[list[AgentName], msgspec.Meta(max_length=limits.MAX_TOKEN_AGENTS)] = []
     expires_seconds: Annotated[float, msgspec.Meta(gt=0, le=limits.MAX_TOKEN_SECONDS)] | None = None
 
 
