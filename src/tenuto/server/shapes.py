@@ -15,7 +15,6 @@ from tenuto.rows import InterruptRow, ThreadRow, ThreadStatus
 from tenuto.server.problems import iso
 from tenuto.thread import ThreadState
 
-MOST = 2**53
 Id = Annotated[str, msgspec.Meta(extra_json_schema={"format": "uuid"})]
 Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]

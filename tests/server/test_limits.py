@@ -1,0 +1,146 @@
+"""docs/http.md says what there is: its routes with their roles, and its limits, each met at its edge."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.server.conftest import APPROVER
+from tests.server.test_roles import NEEDS, bearer
+from tests.server.test_v1 import is_problem, started
+
+from tenuto import limits
+from tenuto.server import Access
+from tenuto.server.tokens import Wanted, create_token
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+
+
+def rows(title):
+    """The cells of the first table under this title."""
+    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| `")
+    ]
+
+
+async def test_the_page_has_the_routes_and_roles_that_there_are(place):
+    paths = (await place.client.get("/openapi.json")).json()["paths"]
+    needed = {
+        f"{method.upper()} {path}": " or ".join(NEEDS[operation["operationId"]])
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    }
+    needed |= {"GET /healthz": "none", "GET /readyz": "none", "GET /metrics": "read"}
+    told = {route: role for route, role, _ in rows("Routes")}
+    assert told == needed
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            if path.startswith("/v1"):
+                assert f"Role: {told[f'{method.upper()} {path}']}." in operation["description"]
+
+
+def test_the_page_has_the_limits_that_there_are():
+    found = rows("Limits")
+    assert len(found) > 10
+    for name, value, _ in found:
+        assert float(value.replace(",", "")) == getattr(limits, name), name
+    named = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", PAGE))
+    for name in named - {"APPROVER_SECRET", "SUBMIT_TOKEN"}:
+        assert hasattr(limits, name), name
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        ("message", limits.MAX_MESSAGE_CHARACTERS),
+        ("by", limits.MAX_BY_CHARACTERS),
+    ],
+)
+async def test_texts_of_a_start_at_their_edge(place, field, most):
+    body = {"message": "hello", field: "é" * most}
+    assert (await place.client.post("/v1/threads", json=body)).status_code == 201
+    body[field] += "é"
+    is_problem(await place.client.post("/v1/threads", json=body), 422)
+    assert len(await place.runtime.threads()) == 1
+
+
+async def test_a_reason_and_a_comment_at_their_edge(place):
+    most = limits.MAX_COMMENT_CHARACTERS
+    slow = (await place.client.post("/v1/threads", json={"message": "slow"})).json()
+    path = f"/v1/threads/{slow['id']}/cancel"
+    is_problem(await place.client.post(path, json={"reason": "é" * (most + 1)}), 422)
+    assert (await place.client.post(path, json={"reason": "é" * most})).status_code == 200
+    state = await started(place, "refund")
+    path = f"/v1/interrupts/{state['interrupts'][0]['id']}/resolve"
+    for size, status in ((most + 1, 422), (most, 200)):
+        body = {"verb": "reject", "comment": "é" * size}
+        assert (await place.client.post(path, json=body, headers=APPROVER)).status_code == status
+
+
+async def test_a_body_at_its_edge(place):
+    frame = len(b'{"message":""}')
+    for size, status in ((limits.MAX_BODY_BYTES, 422), (limits.MAX_BODY_BYTES + 1, 413)):
+        body = b'{"message":"%s"}' % (b"x" * (size - frame))
+        response = await place.client.post("/v1/threads", content=body)
+        is_problem(response, status)  # the message alone is too long
+    assert response.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("/v1/threads", limits.MAX_LISTED_THREADS),
+        ("/v1/interrupts", limits.MAX_LISTED_INTERRUPTS),
+        ("/v1/threads/{id}/events", limits.MAX_PAGE_ROWS),
+    ],
+)
+async def test_pages_at_their_edge(place, path, most):
+    path = path.format(**await started(place, "hello"))
+    assert (await place.client.get(path, params={"limit": most})).status_code == 200
+    for limit in (0, most + 1):
+        is_problem(await place.client.get(path, params={"limit": limit}), 422)
+
+
+async def test_tokens_at_their_edge(place, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_TOKENS", 2)
+    _, admin = await create_token(place.runtime.store, Wanted("root", ["admin"]), by="test")
+    agents = [f"agent {n}" for n in range(limits.MAX_TOKEN_AGENTS)]
+    wanted = {"name": "a", "roles": ["read"], "agents": agents}
+    made = await place.client.post("/v1/tokens", json=wanted, headers=bearer(admin))
+    assert (made.status_code, made.json()["agents"]) == (201, agents)
+    more = {"name": "b", "roles": ["read"]}
+    refused = await place.client.post("/v1/tokens", json=more, headers=bearer(admin))
+    assert "there are 2 tokens already" in is_problem(refused, 409)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/v1/threads/", 404),
+        ("PUT", "/v1/threads", 405),
+        ("HEAD", "/v1/threads", 405),
+        ("OPTIONS", "/v1/interrupts", 405),
+        ("POST", "/healthz", 405),
+        ("TRACE", "/v1/threads", 405),
+    ],
+)
+async def test_what_the_framework_refuses_is_a_problem_too(serving, method, path, status):
+    async with serving(Access("s3cret", "token")) as place:
+        response = await place.client.request(method, path)
+        assert response.status_code == status
+        assert response.headers["content-type"] == "application/problem+json"
+        if method != "HEAD":
+            is_problem(response, status)
+        if status == 405:
+            assert response.headers["allow"]
+
+
+async def test_any_media_type_is_read_as_json_and_answered_as_json(place):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1"):
+        headers = {"Content-Type": kind, "Accept": "application/xml"}
+        response = await place.client.post("/v1/threads", content=b'{"message":"hello"}', headers=headers)
+        assert (response.status_code, response.headers["content-type"]) == (201, "application/json")
