@@ -294,7 +294,7 @@ async def main(url, name):
     while True:
         claimed = await store.claim(name, ["ops"], limit=3, lease_seconds=60)
         taken += [claim.thread_id for claim in claimed.claims]
-        if not claimed.claims and (claimed.next_ready_ms or 0) > store.now_ms():
+        if not claimed.claims and (claimed.next_ready_ms or 1 << 60) > store.now_ms():
             break
     print(won, *taken, flush=True)
     sys.stdin.readline()

@@ -147,8 +147,13 @@ class PostgresServer:
             subprocess.run(command, check=True, capture_output=True, cwd="/", **self._user)  # noqa: S603 - as above
         except (OSError, subprocess.CalledProcessError):
             # Programs in a private folder, such as an environment below that of root.
-            programs = shutil.copytree(self._programs.parent, self.folder / "programs", symlinks=True)
-            self._programs = programs / "bin"
+            package = self._programs.parent.parent
+            libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps what it links to
+            place = self.folder / "programs" / package.name
+            shutil.copytree(self._programs.parent, place / self._programs.parent.name, symlinks=True)
+            if libraries.is_dir():
+                shutil.copytree(libraries, place.with_name(libraries.name), symlinks=True)
+            self._programs = place / self._programs.parent.name / self._programs.name
 
     def _make(self) -> None:
         how = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
