@@ -167,14 +167,15 @@ class Terminal:
         self.output = ""
         self._seen = 0
 
-    def expect(self, text: str, seconds: float = SECONDS) -> str:
+    def expect(self, text: str | re.Pattern[str], seconds: float = SECONDS) -> str:
         """Read on until `text` appears behind what was expected before; all that came before it."""
         ends_at = time.monotonic() + seconds
-        while (found := self.output.find(text, self._seen)) < 0:
+        pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
+        while (found := pattern.search(self.output, self._seen)) is None:
             left = ends_at - time.monotonic()
             assert left > 0, f"{text!r} did not appear in:\n{self.output[self._seen :]}"
             assert self._read(left), f"ended without {text!r}:\n{self.output[self._seen :]}"
-        before, self._seen = self.output[self._seen : found], found + len(text)
+        before, self._seen = self.output[self._seen : found.start()], found.end()
         return before
 
     def screen(self) -> list[str]:

@@ -1,8 +1,9 @@
 """tenuto chat as a person has it: a real terminal, seen through another one in memory."""
 
 import re
+import signal
 
-PROMPT = "\n> "
+PROMPT = re.compile(r"\n(?:\r|\x1b\[[0-9;?]*[A-Za-z])*> ")  # what was drawn before it may be taken back first
 ASKED = "[a]pprove, [r]eject, [e]dit, [l]ater? "
 
 
@@ -65,6 +66,29 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat(shell, terminal):
     kinds = [str(entry.event.__struct_config__.tag) for entry in shell.log(row["id"])]
     assert kinds.count("thread_cancelled") == 1
     assert kinds[-1] == "thread_completed"
+
+
+def test_ctrl_c_twice_leaves_a_thread_that_somebody_else_holds(shell, terminal):
+    with shell.serving() as (server, url):
+        with shell.popen("run", "slow 30", "--url", url, env=without(shell, "TENUTO_DATABASE")) as watching:
+            assert "→ slow" in watching.stdout.readline()
+            watching.kill()
+        server.send_signal(signal.SIGSTOP)
+        try:
+            (row,) = shell.json("threads", "--json")
+            person = terminal("chat", "hello", "--thread", row["id"])
+            person.expect("→ slow")
+            person.press("\x03")
+            person.expect("stopping; Ctrl-C again leaves at once")
+            person.press("\x03")
+            person.expect(f"go on with: tenuto chat --thread {row['id']}")
+            assert person.wait() == 130
+        finally:
+            server.send_signal(signal.SIGCONT)
+
+
+def without(shell, name):
+    return {key: value for key, value in shell.environment.items() if key != name}
 
 
 def test_leaving_things_for_later_and_coming_back(shell, terminal):

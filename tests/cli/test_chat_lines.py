@@ -200,3 +200,23 @@ def test_a_reader_that_is_slow_gets_whole_lines_and_nothing_that_a_tool_prints(s
     assert [len(item["answer"]) for item in items if item["type"] == "rested"] == [120_000] * 6
     assert [item["line"] for item in items if item["type"] == "error"] == [2, 4, 6, 8, 10, 12]
     assert errors == "noise\n" * 6
+
+
+def test_at_a_server(shell):
+    with shell.serving(APPROVER_SECRET="s3cret-s3cret-s3cret") as (_, url):
+        del shell.environment["TENUTO_DATABASE"], shell.environment["TENUTO_AGENT"]
+        shell.environment |= {"TENUTO_URL": url, "TENUTO_TOKEN": "s3cret-s3cret-s3cret"}
+        talk = Talk(shell, "send hi")
+        *seen, rested = talk.until("rested")
+        assert rested["status"] == "awaiting_approval"
+        (raised,) = [item["event"] for item in seen if item["type"] == "interrupt_raised"]
+        talk.say({"resolve": raised["id"], "verb": "approve", "digest": "0" * 32})
+        assert "another call than the one that was seen" in talk.until("error")[0]["error"]
+        talk.say({"resolve": raised["id"], "verb": "approve", "digest": raised["digest"]})
+        items = talk.until("rested")
+        assert items[-1]["answer"] == "done: sent to ana"
+        talk.say("slow 30")
+        talk.until("model_replied")
+        talk.say({"cancel": "enough"})
+        assert talk.until("rested")[-1]["status"] == "cancelled"
+        assert talk.end() == []

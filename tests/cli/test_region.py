@@ -54,6 +54,7 @@ def streamed(pieces, pause):
                 await asyncio.sleep(0)
                 shown._draw()
         stream.finish()
+        assert (shown._live, shown._due) == (None, None)  # nothing is redrawn any more
 
     asyncio.run(feed())
     return out.getvalue()

@@ -40,8 +40,11 @@ class Region:
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(REDRAW_SECONDS, self._draw)
 
-    def print(self, what: Any) -> None:
-        """Print for good, above the region."""
+    def print(self, what: Any, then: Any = None) -> None:
+        """Print for good, above the region, which shows `then` in the same moment; without it, nothing."""
+        self._shown = then or Group()
+        if self._live is not None:
+            self._live.update(_Last(self._shown))
         self.out.print(what)
 
     def clear(self) -> None:
@@ -77,23 +80,25 @@ class MarkdownStream:
         self._text += safe(text)
         if "\n" in text and (end := self._finished()):
             block, self._text = self._text[:end], self._text[end:]
-            self._print(block)
-        plain = len(self._text) > FORMATTED_CHARACTERS
-        tail = Text(self._text[-FORMATTED_CHARACTERS:]) if plain else markdown(self._text)
-        self._region.show(Group(*([""] if self._begun else []), tail))
+            self._region.print(self._next(markdown(block)), Group("", self._tail()))
+            self._begun = True
+        self._region.show(self._next(self._tail()))
 
     def finish(self) -> None:
         """The reply is whole: what is left of it is printed."""
         rest, self._text = self._text, ""
         self._region.clear()
         if rest.strip():
-            self._print(rest)
+            self._region.print(self._next(markdown(rest)))
         self._begun = False
 
-    def _print(self, block: str) -> None:
-        self._region.show(Group())
-        self._region.print(Group(*([""] if self._begun else []), markdown(block)))
-        self._begun = True
+    def _tail(self) -> Any:
+        plain = len(self._text) > FORMATTED_CHARACTERS
+        return Text(self._text[-FORMATTED_CHARACTERS:]) if plain else markdown(self._text)
+
+    def _next(self, block: Any) -> Group:
+        """With an empty line between it and the block before."""
+        return Group("", block) if self._begun else Group(block)
 
     def _finished(self) -> int:
         """How many characters hold blocks that no later text can change: all but the last, by whole lines."""
