@@ -19,9 +19,10 @@ from tenuto.cli.terminal import safe
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
+SHORT_CHARACTERS: Final = 1_000
 REDRAW_SECONDS: Final = 0.05
-# A block longer than this is shown as it came until it is whole: to read it again with each word costs more.
-FORMATTED_CHARACTERS: Final = 8_000
+# A block longer than this is shown as it came until it is whole: to read it again and again costs more.
+FORMATTED_CHARACTERS: Final = 4_000
 
 
 class Region:
@@ -35,7 +36,7 @@ class Region:
         self._due: asyncio.TimerHandle | None = None
 
     def show(self, what: Any) -> None:
-        """Show this soon; what is shown next takes its place."""
+        """Show this soon, or what it makes then; what is shown next takes its place."""
         self._shown = what
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(REDRAW_SECONDS, self._draw)
@@ -63,7 +64,7 @@ class Region:
         if self._live is None:
             self._live = Live(console=self.out, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._live.start()
-        self._live.update(_Last(self._shown), refresh=True)
+        self._live.update(_Last(self._shown() if callable(self._shown) else self._shown), refresh=True)
 
 
 class MarkdownStream:
@@ -74,19 +75,25 @@ class MarkdownStream:
         self._text = ""  # of the blocks that are not printed yet
         self._parser: MarkdownIt | None = None
         self._begun = False
+        self._look_at = 0  # how long the text has to be before it is worth looking for whole blocks again
 
     def feed(self, text: str) -> None:
         """More text, of any length."""
         self._text += safe(text)
-        if "\n" in text and (end := self._finished()):
-            block, self._text = self._text[:end], self._text[end:]
-            self._region.print(self._next(markdown(block)), Group("", self._tail()))
-            self._begun = True
-        self._region.show(self._next(self._tail()))
+        if "\n" in text and len(self._text) >= self._look_at:
+            if end := self._finished():
+                block, self._text = self._text[:end], self._text[end:]
+                self._region.print(self._next(markdown(block)), Group("", self._tail()))
+                self._begun = True
+            # A long block is read again only when it has grown by a share of itself: so each of its lines
+            # costs no more than one of a short block.
+            length = len(self._text)
+            self._look_at = length + length // 8 if length > SHORT_CHARACTERS else 0
+        self._region.show(lambda: self._next(self._tail()))
 
     def finish(self) -> None:
         """The reply is whole: what is left of it is printed."""
-        rest, self._text = self._text, ""
+        rest, self._text, self._look_at = self._text, "", 0
         self._region.clear()
         if rest.strip():
             self._region.print(self._next(markdown(rest)))
