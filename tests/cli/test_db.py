@@ -63,3 +63,12 @@ def test_a_server_that_does_not_answer(shell) -> None:
 
 def test_the_doctor_looks_at_a_server(shell, postgres_url: str) -> None:
     assert "answers, schema 0" in shell("doctor", "--database", postgres_url)
+
+
+def test_commands_find_their_threads_on_a_server(shell, postgres_url: str) -> None:
+    shell.environment["TENUTO_DATABASE"] = postgres_url
+    paused = shell.paused("send hello")
+    (row,) = shell.json("threads", "--json")
+    assert (row["id"], row["status"]) == (paused["thread_id"], "awaiting_approval")
+    assert "completed" in shell("inbox", "approve", paused["id"][:8])
+    assert shell("verify", "--all") == "1 of 1 threads are as they were written\n"

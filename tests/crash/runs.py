@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,33 @@ BFCL = "bfcl-eval==2026.3.23"
 BFCL_NEEDS = "mpmath==1.3.0"  # by its MathAPI; the rest of what it declares is for other models and checks
 
 
-async def run(place: Path, workload: str, agent: str, tasks: Sequence[int], kills: int, seed: int) -> Figures:
-    """These tasks as threads side by side in one runtime, killed at seeded random times.
+@dataclass(frozen=True)
+class Work:
+    """`tasks` of a workload for an agent, and how often the runtime is killed, at times of this seed."""
+
+    workload: str
+    agent: str
+    tasks: Sequence[int]
+    kills: int
+    seed: int
+
+
+async def run(place: Path, database: str, work: Work) -> Figures:
+    """The tasks as threads side by side in one runtime on this database.
 
     TENUTO_SHARED, or TENUTO_BFCL, says where the data are.
     """
-    async with standing(place) as stand:
+    workload, tasks = work.workload, work.tasks
+    async with standing(place, database) as stand:
         await stand.serve()
         async with asyncio.TaskGroup() as group:
             group.create_task(stand.person())
             for index in tasks:
                 text = retail_tasks()[index]["instruction"] if workload != "bfcl" else ""
-                group.create_task(stand.start(agent, workload, index, text=text))
-            await stand.complete(len(tasks), kills, random.Random(seed))
+                group.create_task(stand.start(work.agent, workload, index, text=text))
+            await stand.complete(len(tasks), work.kills, random.Random(work.seed))
             stand.at_work = False
-        told = stand.query("SELECT body FROM events WHERE type = 'thread_completed'")
+        told = await stand.log.query("SELECT body FROM events WHERE type = 'thread_completed'")
         stand.kill()
         figures = await stand.audit()
         answers = [json.loads(body).get("answer") for (body,) in told]

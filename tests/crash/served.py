@@ -2,12 +2,14 @@
 
 The file that KILL_ORDER names, with "before EVENT" or "after EVENT" in it, makes this process end itself with
 SIGKILL around the next append that has an event of this type: the store's own methods are wrapped, the
-product is as it is.
+product is as it is. LEASE_SECONDS gives its leases another length.
 """
 
+import functools
 import inspect
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +17,8 @@ import httpx2
 from tests.crash.workload import end_with_parent, is_write, retail_tools
 
 from tenuto import Agent, DidNotHappen, Happened, ToolContext, tool
-from tenuto.store.sqlite import SQLiteStore
+from tenuto.runtime import Runtime, Settings
+from tenuto.store import Store
 from tenuto.tools import Tool
 
 # How long a call in doubt is left alone: nobody looks what became of it before its deadline.
@@ -90,9 +93,10 @@ def die_on_order(order: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def wrap(method: str) -> None:
-        original = getattr(SQLiteStore, method)
+        original = getattr(Store, method)
 
-        async def wrapped(self: SQLiteStore, *arguments: Any, **options: Any) -> Any:
+        @functools.wraps(original)  # its annotations are looked up
+        async def wrapped(self: Store, *arguments: Any, **options: Any) -> Any:
             events = arguments[-1] if isinstance(arguments[-1], list | tuple) else [arguments[-1]]
             kinds = {event.__struct_config__.tag for event in events}
             obey("before", kinds)
@@ -100,13 +104,25 @@ def die_on_order(order: Path) -> None:
             obey("after", kinds)
             return done
 
-        setattr(SQLiteStore, method, wrapped)
+        setattr(Store, method, wrapped)
 
     for method in ("create", "append", "resolve"):
         wrap(method)
 
 
+def lease_for(seconds: float) -> None:
+    """For as long as that, whatever the command line, which has no say in it, makes of its settings."""
+    original = Runtime.__init__
+
+    def init(self: Runtime, *arguments: Any, settings: Settings, **options: Any) -> None:
+        original(self, *arguments, settings=replace(settings, lease_seconds=seconds), **options)
+
+    Runtime.__init__ = init  # type: ignore[method-assign]  # by this process for itself
+
+
 end_with_parent()
+if seconds := os.environ.get("LEASE_SECONDS"):
+    lease_for(float(seconds))
 die_on_order(Path(os.environ["KILL_ORDER"]))
 agents = [desk()]
 if os.environ.get("TENUTO_SHARED"):

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+from tests.crash.databases import Log, log_of
 from tests.crash.workload import thread_id
 
 from tenuto import Runtime, Settings
@@ -81,9 +81,9 @@ async def until(look: Callable[[], Awaitable[T]]) -> T:
 class Stand:
     """Use `standing`. `acknowledged`: what the runtime confirmed over HTTP, by interrupt and by thread."""
 
-    def __init__(self, place: Path, processes: Processes, client: httpx2.AsyncClient) -> None:
+    def __init__(self, place: Path, log: Log, processes: Processes, client: httpx2.AsyncClient) -> None:
         self.place = place
-        self.database = place / "tenuto.db"
+        self.log = log
         self.provider_url = self.host_url = self.url = ""
         self.process: subprocess.Popen[bytes] | None = None
         self.started: set[str] = set()
@@ -144,7 +144,9 @@ class Stand:
         while True:
             await self._up.wait()
             with contextlib.suppress(httpx2.TransportError):
-                return await self._client.request(method, self.url + path, json=body)
+                answer = await self._client.request(method, self.url + path, json=body)
+                if answer.status_code != 503:  # the store is away
+                    return answer
             await asyncio.sleep(POLL_SECONDS)
 
     async def ask_host(self, method: str, path: str) -> Any:
@@ -160,7 +162,8 @@ class Stand:
         thread = thread_id(workload, index)
         message = f"{workload} {name or index}\n{text}"
         body = {"agent": agent, "message": message, "thread_id": thread}
-        assert (await self.ask("POST", "/v1/threads", body)).status_code == 201
+        answer = await self.ask("POST", "/v1/threads", body)
+        assert answer.status_code == 201, answer.text
         self.started.add(thread)
         return thread
 
@@ -211,18 +214,12 @@ class Stand:
 
     # -- how far it is -----------------------------------------------------------------------------------
 
-    def query(self, sql: str) -> list[Any]:
-        """Plain SQL on the log; nothing when the database is not there yet."""
-        with contextlib.suppress(sqlite3.OperationalError):
-            place = f"file:{self.database}?mode=ro"
-            with contextlib.closing(sqlite3.connect(place, uri=True, isolation_level=None)) as connection:
-                return connection.execute(sql).fetchall()
-        return []
-
-    def completed(self) -> int:
+    async def completed(self) -> int:
         """How many threads have completed; takes the time from a kill to the next event on the way."""
-        for done, stuck, events in self.query(_PROGRESS):
-            assert not stuck, self.query("SELECT id, status FROM threads WHERE status <> 'completed'")
+        for done, stuck, events in await self.log.query(_PROGRESS):
+            assert not stuck, await self.log.query(
+                "SELECT id, status FROM threads WHERE status <> 'completed'"
+            )
             if self._killed_at is not None and events > self._events and self._up.is_set():
                 self.figures.continued_seconds.append(time.monotonic() - self._killed_at)
                 self._killed_at = None
@@ -238,10 +235,10 @@ class Stand:
         """
         begun, most = time.monotonic(), EVENTS_PER_TASK * tasks // max(kills, 1)
         kill_at = chance.randint(0, most)
-        while self.completed() < tasks:
+        while await self.completed() < tasks:
             if self.figures.kills < kills and self._events >= kill_at:
                 self.kill()
-                self.completed()
+                await self.completed()
                 await self.serve()
                 kill_at = self._events + chance.randint(0, most)
             await asyncio.sleep(POLL_SECONDS)
@@ -270,19 +267,19 @@ class Stand:
             lines[line["key"]].append(line)
         confirmed, begun = set(), set()
         once: set[str] = set()
-        async with Runtime(database=f"sqlite:///{self.database}", settings=Settings(worker=False)) as runtime:
-            for row in await runtime.threads(limit=1000):
-                for event in (entry.event for entry in await runtime.store.read(row.id)):
+        async with Runtime(database=self.log.url, settings=Settings(worker=False)) as runtime:
+            for (thread,) in await self.log.query("SELECT id FROM threads"):
+                for event in (entry.event for entry in await runtime.store.read(thread)):
                     match event:
                         case ThreadStarted():
-                            begun.add(row.id)
+                            begun.add(thread)
                         case ModelReplied(calls=calls):
-                            once |= {f"{row.id}:{each.id}" for each in calls if each.effect == "once"}
+                            once |= {f"{thread}:{each.id}" for each in calls if each.effect == "once"}
                         case InterruptResolved(id=interrupt, outcome=outcome):
                             confirmed.add((interrupt, outcome))
-                        case CallFinished(call_id=call_id, ok=True) if not lines[f"{row.id}:{call_id}"]:
+                        case CallFinished(call_id=call_id, ok=True) if not lines[f"{thread}:{call_id}"]:
                             figures.losses += 1
-                            figures.wrong.append(f"{row.id}:{call_id} is settled and did not happen")
+                            figures.wrong.append(f"{thread}:{call_id} is settled and did not happen")
         for key in once:
             figures.effects += bool(lines[key])
             figures.doubles += max(len(lines[key]) - 1, 0)
@@ -293,16 +290,24 @@ class Stand:
 
 
 @contextlib.asynccontextmanager
-async def standing(place: Path) -> AsyncIterator[Stand]:
-    """Provider and tool host running, the runtime to be served. Whatever happens, all of them end."""
+async def standing(place: Path, database: str) -> AsyncIterator[Stand]:
+    """Provider and tool host running, the runtime to be served on the empty database of this URL. Whatever
+    happens, all of them end.
+    """
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     paths = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
     fixed = {"PYTHONPATH": paths, "APPROVER_SECRET": TOKEN, "PROVIDER_MODEL": "played"}
     fixed["KILL_ORDER"] = str(place / "order")
-    fixed["TENUTO_DATABASE"] = f"sqlite:///{place / 'tenuto.db'}"
+    log = log_of(database)
+    fixed["TENUTO_DATABASE"] = log.url
+    if log.takeover_seconds:
+        fixed["LEASE_SECONDS"] = str(log.takeover_seconds)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with Processes(place, kept | fixed) as processes:
         async with httpx2.AsyncClient(timeout=30, trust_env=False, headers=headers) as client:
-            stand = Stand(place, processes, client)
-            await stand.begin()
-            yield stand
+            stand = Stand(place, log, processes, client)
+            try:
+                await stand.begin()
+                yield stand
+            finally:
+                await log.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.crash.conftest import Databases
 from tests.crash.stand import Stand, standing, until
 from tests.crash.workload import thread_id
 
@@ -22,13 +23,15 @@ DROPPED = "Error: this call was started and its outcome is unknown; a person dro
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stand(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stand]:
-    async with standing(tmp_path_factory.mktemp("points")) as stand:
-        await stand.serve()
-        yield stand
-        stand.kill()
-        figures = await stand.audit()
-        assert (figures.doubles, figures.losses, figures.wrong) == (0, 0, [])
+async def stand(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> AsyncIterator[Stand]:
+    place = tmp_path_factory.mktemp("points")
+    with databases(place) as database:
+        async with standing(place, database) as stand:
+            await stand.serve()
+            yield stand
+            stand.kill()
+            figures = await stand.audit()
+    assert (figures.doubles, figures.losses, figures.wrong) == (0, 0, [])
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +60,9 @@ async def lines(stand: Stand, number: int) -> list[str]:
         ("before interrupt_raised", "pay", 1, 2),
         ("after interrupt_raised", "pay", 1, 2),
         ("before interrupt_resolved", "pay", 1, 2),
-        ("after interrupt_resolved", "pay", 1, 2),
+        pytest.param("after interrupt_resolved", "pay", 1, 2, marks=pytest.mark.sample),
         ("before call_started", "pay", 1, 2),
-        ("after call_started", "pay_verified", 1, 2),
+        pytest.param("after call_started", "pay_verified", 1, 2, marks=pytest.mark.sample),
         ("before call_finished", "pay_verified", 1, 2),
         ("after call_started", "store", 1, 2),
         ("before call_finished", "store", 2, 2),
@@ -106,7 +109,7 @@ async def test_in_mid_stream_the_model_is_asked_again(stand: Stand, numbers: Ite
         ("after call_started", "did_not_happen", 1, "pay 17: done"),
         ("after call_started", "drop", 0, DROPPED),
         ("before call_finished", "happened", 1, "paid, says the bank"),
-        ("held", "happened", 1, "paid, says the bank"),
+        pytest.param("held", "happened", 1, "paid, says the bank", marks=pytest.mark.sample),
         ("held", "drop", 1, DROPPED),
     ],
 )
@@ -131,7 +134,8 @@ async def test_a_call_in_doubt_is_one_visible_question(
         crashed = time.monotonic()
         await stand.serve()
         state = await stand.rested(thread)
-    assert time.monotonic() - crashed < LEASE_SECONDS / 2, "seen at once, not when the lease ends"
+    seconds = time.monotonic() - crashed - stand.log.takeover_seconds
+    assert seconds < LEASE_SECONDS / 2, "seen at once when it may be: on SQLite, before the lease ends"
     ran_before = await lines(stand, number)
 
     # One item, the same in the inbox, in the thread and in the log; a second approval finds it decided.

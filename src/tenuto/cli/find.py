@@ -33,8 +33,8 @@ def opened(target: Target, agents: Iterable[Agent] = (), *, must_exist: bool = T
     if target.url:
         return Client(target.url, token=os.environ.get("TENUTO_TOKEN", ""))
     store = open_store(target.database)
-    path = getattr(store, "path", ":memory:")
-    if must_exist and (path == ":memory:" or not Path(path).exists()):
+    path = getattr(store, "path", None)  # a server has none, and says itself when it is not there
+    if must_exist and path is not None and not Path(path).exists():
         raise NotFound(f"there is no database {path}; name one with --database or TENUTO_DATABASE")
     return Runtime(agents, store, settings=Settings(worker=False))
 
