@@ -51,12 +51,13 @@ class Script:
         self.guarded = guarded
         self.calls = 0
         self.first_at: float | None = None
+        self.first_cpu = 0.0
 
     def __call__(self, results: int) -> tuple[str, dict[str, int], str] | None:
         """The call (name, arguments, id) after `results` tool results, or None for the final answer."""
         self.calls += 1
         if self.first_at is None:
-            self.first_at = time.perf_counter()
+            self.first_at, self.first_cpu = time.perf_counter(), time.process_time()
         if results < self.n:
             return "lookup", {"i": results}, f"call_{results}"
         if self.guarded and results == self.n:
@@ -180,6 +181,7 @@ async def _resume(peer: Peer, keys: list[str], long: bool) -> dict[str, Any]:
         assert peer.script.first_at is not None
         result |= {
             "resume_ms": (peer.script.first_at - meter.wall) * 1000,
+            "resume_cpu_ms": (peer.script.first_cpu - meter.cpu) * 1000,
             "open_ms": recovered * 1000,
         }
     await _leave(peer, result)

@@ -18,7 +18,7 @@ def main() -> None:
     rows = max(1, -(-len(panels) // COLUMNS))
     # Fixed, so that the same figures give the same file.
     plt.rcParams.update({"svg.hashsalt": "tenuto", "font.size": 9, "svg.fonttype": "none"})
-    figure, axes = plt.subplots(rows, COLUMNS, figsize=(11, 2.6 * rows), squeeze=False)
+    figure, axes = plt.subplots(rows, COLUMNS, figsize=(12, 2.6 * rows), squeeze=False)
     for place, axis in enumerate(axes.flat):
         if place >= len(panels):
             axis.axis("off")
@@ -38,7 +38,7 @@ def draw(axis: plt.Axes, panel: dict) -> None:
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter("{x:g}")
-    axis.set_title(panel["title"], loc="left", fontsize=9)
+    axis.set_title(panel["title"], loc="left", fontsize=8)
     axis.set_xlim(min(values) / 2, max(values) * 4)
     axis.spines[["top", "right"]].set_visible(False)
     for place, value in enumerate(values):

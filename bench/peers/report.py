@@ -106,8 +106,8 @@ def aim_lines(found: list[Aim]) -> list[str]:
     ]
 
 
-def page(rows: list[Row], plot: str | None, notes: str) -> str:
-    """docs/benchmarks.md. `plot`: the name of the picture beside it; `notes`: the prose above it."""
+def page(rows: list[Row], plot: str | None, notes: str, reasons: str = "") -> str:
+    """docs/benchmarks.md. `plot`: the picture beside it; `notes`, `reasons`: prose around the aims."""
     rows = with_long_steps(rows)
     machines = [row for row in rows if row["workload"] == "machine"]
     out = ["# Benchmarks", "", notes.strip(), ""]
@@ -116,6 +116,8 @@ def page(rows: list[Row], plot: str | None, notes: str) -> str:
     if plot:
         out += [f"![Tenuto beside its peers]({plot})", ""]
     out += ["## What was aimed at, and what came out", "", *aim_lines(aims(good(rows)))]
+    if reasons:
+        out += ["", reasons.strip()]
     for table in tables(rows):
         out += ["", f"## {table.name}", "", table.about, "", *lines_of(table, rows)]
     out += ["", "## What each promises for this", "", "| | |", "|---|---|"]
@@ -181,9 +183,9 @@ def write_documents(rows: list[Row], folder: Path, plotter: Path | None) -> list
             print("bench-peers: the plot failed, the page is written without it", file=sys.stderr)
         else:
             written.append(picture)
-    notes = (HERE / "notes.md").read_text()
+    notes, reasons = ((HERE / name).read_text() for name in ("notes.md", "reasons.md"))
     target = folder / "benchmarks.md"
-    target.write_text(page(rows, picture.name if picture in written else None, notes))
+    target.write_text(page(rows, picture.name if picture in written else None, notes, reasons))
     return [*written, target]
 
 
@@ -214,6 +216,6 @@ def panels(rows: list[Row]) -> list[dict[str, Any]]:
                 key=lambda bar: bar[1],
                 reverse=more_is_better,
             )
-            title = f"{table.name}: {column.head} ({'more' if more_is_better else 'less'} is better)"
+            title = f"{table.name}: {column.head}, {'more' if more_is_better else 'less'} is better"
             out.append({"title": title, "bars": bars})
     return out

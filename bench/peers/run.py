@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import platform
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def main() -> int:
     if not peers:
         print(f"bench-peers: no peer is called {options.only!r}; there are: {_names()}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no database behind either way
     options.keep.mkdir(parents=True, exist_ok=True)
     results = Results(options.keep / ("quick.jsonl" if options.quick else "results.jsonl"))
     try:
