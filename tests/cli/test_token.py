@@ -128,6 +128,31 @@ def test_with_a_token_a_server_listens_beyond_loopback_and_serves_nobody_without
     assert TOKEN.search(output + errors) is None
 
 
+def test_an_admin_s_token_makes_others_at_a_server(shell):
+    admin = shell("token", "create", "root", "--role", "admin").strip()
+    with shell.serving() as (_, url):
+        del shell.environment["TENUTO_DATABASE"]
+        shell.environment |= {"TENUTO_URL": url, "TENUTO_TOKEN": admin}
+        token = shell("token", "create", "ci", "--role", "read", "--agent", "desk", "--expires", "1h").strip()
+        assert TOKEN.fullmatch(token)
+        assert shell("token", "create", "ana", "--role", "approve", "--json").count(TOKEN.pattern[:4]) == 1
+        tokens = shell.json("token", "list", "--json")
+        assert [(each["name"], each["created_by"]) for each in tokens][:2] == [
+            ("ana", "root"),
+            ("ci", "root"),
+        ]
+        assert tokens[1]["agents"] == ["desk"]
+        assert "there is a token ci already" in shell("token", "create", "ci", "--role", "read", code=1)
+        shell.environment["TENUTO_TOKEN"] = token
+        refused = shell("token", "list", code=1)
+        assert "this needs role admin; token ci has read" in refused
+        assert token not in refused
+        shell.environment["TENUTO_TOKEN"] = admin
+        assert shell("token", "revoke", "ci") == "token ci works no more\n"
+        assert "revoked" in shell("token", "list")
+        assert "there is no token nobody" in shell("token", "revoke", "nobody", code=1)
+
+
 def test_json_names_what_a_program_needs(shell):
     shell("token", "create", "ci", "--role", "read")
     (listed,) = json.loads(shell("token", "list", "--json"))

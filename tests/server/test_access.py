@@ -1,6 +1,9 @@
 """Tokens, hosts, and the pages of other origins."""
 
 import pytest
+from tests.server.conftest import APPROVER as ANA
+from tests.server.conftest import SUBMITTER as BOB
+from tests.server.test_v1 import is_problem, started
 
 from tenuto import ConfigurationError
 from tenuto.server import Access
@@ -110,3 +113,37 @@ async def test_pages_of_other_origins_are_refused(serving, access, host, origin,
         assert response.status_code == (403 if refused else 200)
         assert response.headers["x-content-type-options"] == "nosniff"
         assert len(await place.runtime.threads()) == (0 if refused else 1)
+
+
+READS = ["/v1/threads", "/v1/threads/x", "/v1/threads/x/events", "/v1/threads/x/events?stream=true"]
+READS += ["/v1/threads/x/export", "/v1/interrupts", "/v1/interrupts/x"]
+WRITES = ["/v1/threads", "/v1/threads/x/messages", "/v1/threads/x/cancel", "/v1/threads/x/extend"]
+
+
+async def test_with_a_submit_token_everything_needs_one_and_only_the_approver_decides(serving):
+    async with serving(Access("s3cret-of-ana", "token-of-bob")) as place:
+        for path in READS:
+            response = await place.client.get(path)
+            is_problem(response, 401)
+            assert response.headers["www-authenticate"] == "Bearer"
+            for headers in (ANA, BOB):
+                assert (await place.client.get(path, headers=headers)).status_code in (200, 404)
+        for path in WRITES:
+            is_problem(await place.client.post(path, content=b"{"), 401)
+            assert (await place.client.post(path, json={}, headers=BOB)).status_code in (404, 422)
+        is_problem(await place.client.post("/v1/interrupts/x/resolve", json={}), 401)
+        refused = await place.client.post("/v1/interrupts/x/resolve", json={}, headers=BOB)
+        detail = "this needs role approve; SUBMIT_TOKEN has submit, read"
+        is_problem(refused, 403, detail=detail, needs=["approve"], roles=["submit", "read"])
+        assert (await place.client.get("/healthz")).status_code == 200
+
+
+async def test_without_an_approver_secret_nobody_decides(serving):
+    async with serving(Access()) as place:
+        state = await started(place, "refund")
+        path = f"/v1/interrupts/{state['interrupts'][0]['id']}/resolve"
+        for headers in ({}, {"Authorization": "Bearer"}, ANA):
+            is_problem(
+                await place.client.post(path, json={"outcome": "approve"}, headers=headers),
+                401,
+            )

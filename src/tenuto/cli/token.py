@@ -1,18 +1,22 @@
-"""Making, listing and revoking the tokens of a server's users, in its database."""
+"""Making, listing and revoking the tokens of a server's users, in its database or at the server."""
 
 import re
 import sys
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from tenuto.cli.find import opened
 from tenuto.cli.look import new_table
 from tenuto.cli.run import user
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import console, moment, print_json, safe
-from tenuto.runtime import Runtime
-from tenuto.server.token_routes import created_token, shown_token
-from tenuto.server.tokens import Token, Wanted, create_token, revoke_token, stored_tokens
+from tenuto.client import Client
+from tenuto.client.bodies import TokenBody, at_ms
+from tenuto.server.token_routes import CreatedToken, ShownToken, created_token, shown_token
+from tenuto.server.tokens import Wanted, create_token, revoke_token, stored_tokens
 
+Shown = TokenBody | ShownToken
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -24,65 +28,79 @@ def seconds_of(text: str) -> float:
     return float(int(found[1]) * _SECONDS[found[2]]) if found else 0.0
 
 
-async def create(database: str, wanted: Wanted, as_json: bool) -> None:
+async def create(target: Target, wanted: Wanted, as_json: bool) -> None:
     """Make a token and print it; nothing else where a program reads."""
-    async with _runtime(database, must_exist=False) as runtime:
-        token, secret = await create_token(runtime.store, wanted, by=user())
+    made: TokenBody | CreatedToken
+    async with opened(target, must_exist=False) as runtime:
+        if isinstance(runtime, Client):
+            made = await runtime.create_token(
+                wanted.name,
+                wanted.roles,
+                agents=wanted.agents,
+                expires_seconds=wanted.expires_seconds or None,
+            )
+        else:
+            made = created_token(*await create_token(runtime.store, wanted, by=user()))
     if as_json:
-        return print_json(created_token(token, secret))
-    print(secret)  # no line break or colour shall come into it
+        return print_json(made)
+    print(made.token)  # no line break or colour shall come into it
     if sys.stdout.isatty():
-        until = f"until {moment(token.expires_at_ms)}" if token.expires_at_ms else "until it is revoked"
-        scope = f" for {', '.join(map(safe, token.agents))}" if token.agents else ""
+        until = f"until {_moment(made.expires_at)}" if made.expires_at else "until it is revoked"
+        scope = f" for {', '.join(map(safe, made.agents))}" if made.agents else ""
         console(errors=True).print(
-            f"token {token.name}: {', '.join(token.roles)}{scope}, {until}. It is shown this once.",
-            style="dim",
+            f"token {made.name}: {', '.join(made.roles)}{scope}, {until}. It is shown this once.", style="dim"
         )
     return None
 
 
-async def show(database: str, as_json: bool) -> None:
+async def show(target: Target, as_json: bool) -> None:
     """All tokens by name."""
-    async with _runtime(database) as runtime:
-        tokens, now_ms = await stored_tokens(runtime.store), runtime.store.now_ms()
+    tokens: list[Shown] = []
+    async with opened(target) as runtime:
+        if isinstance(runtime, Client):
+            tokens += await runtime.tokens()
+        else:
+            now_ms = runtime.store.now_ms()
+            tokens += [shown_token(token, now_ms) for token in await stored_tokens(runtime.store)]
     if as_json:
-        return print_json([shown_token(token, now_ms) for token in tokens])
+        return print_json([_told(token) for token in tokens])
     if not tokens:
         return console().print("no tokens; make one with: tenuto token create NAME --role ROLE")
     listed = new_table("name", "roles", "agents", "created", "by", "works")
     for token in tokens:
-        agents = ", ".join(token.agents) or "all"
-        made = moment(token.created_at_ms)
-        listed.add_row(
-            token.name,
-            ", ".join(token.roles),
-            safe(agents),
-            made,
-            safe(token.created_by),
-            _works(token, now_ms),
-        )
+        agents, roles = safe(", ".join(token.agents)) or "all", ", ".join(token.roles)
+        made = _moment(token.created_at), safe(token.created_by)
+        listed.add_row(safe(token.name), safe(roles), agents, *made, _works(token))
     return console().print(listed, soft_wrap=False)
 
 
-async def revoke(database: str, name: str, as_json: bool) -> None:
+async def revoke(target: Target, name: str, as_json: bool) -> None:
     """Let a token work no more."""
-    async with _runtime(database) as runtime:
-        token = await revoke_token(runtime.store, name)
-        now_ms = runtime.store.now_ms()
+    async with opened(target) as runtime:
+        token: Shown
+        if isinstance(runtime, Client):
+            token = await runtime.revoke_token(name)
+        else:
+            kept = await revoke_token(runtime.store, name)
+            token = shown_token(kept, runtime.store.now_ms())
     if as_json:
-        return print_json(shown_token(token, now_ms))
-    return console().print(f"token {token.name} works no more")
+        return print_json(_told(token))
+    return console().print(f"token {safe(token.name)} works no more")
 
 
-def _works(token: Token, now_ms: int) -> str:
-    if token.revoked_at_ms:
-        return f"revoked {moment(token.revoked_at_ms)}"
-    if not token.expires_at_ms:
+def _works(token: Shown) -> str:
+    if token.revoked_at:
+        return f"revoked {_moment(token.revoked_at)}"
+    if not token.expires_at:
         return "until it is revoked"
-    return f"{'until' if token.works(now_ms) else 'expired'} {moment(token.expires_at_ms)}"
+    return f"{'until' if token.works else 'expired'} {_moment(token.expires_at)}"
 
 
-def _runtime(database: str, *, must_exist: bool = True) -> Runtime:
-    made = opened(Target(database), must_exist=must_exist)
-    assert isinstance(made, Runtime)
-    return made
+def _moment(time: str | None) -> str:
+    return moment(at_ms(time))
+
+
+def _told(token: Shown) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(token)
+    told.pop("token", None)  # of one that was not made just now nobody knows it
+    return told

@@ -197,6 +197,24 @@ def stored_events(lines: bytes) -> list[StoredEvent]:
         raise StoreError(f"the server sent a stored event that cannot be read: {error}") from error
 
 
+class TokenBody(msgspec.Struct):
+    """A user of the server; `token` only when it was made just now."""
+
+    name: str
+    roles: tuple[str, ...]
+    agents: tuple[str, ...]
+    works: bool
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    token: str = ""
+
+
+class TokenList(msgspec.Struct):
+    tokens: list[TokenBody]
+
+
 class WorkerBody(msgspec.Struct):
     owner: str
     agents: tuple[str, ...]

@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
+from urllib.parse import quote
 
 import msgspec
 
@@ -243,6 +244,25 @@ class Client:
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """As `Runtime.verify`: the stored events are fetched and checked here, not by the server."""
         return await verify_thread(_Log(self), ThreadId(thread_id), watch)
+
+    # -- who may use the server; for an admin ----------------------------------------------------------
+
+    async def tokens(self) -> list[bodies.TokenBody]:
+        """The server's tokens by name, also those that work no more; none of them itself."""
+        return (await self._transport.get("/v1/tokens", bodies.TokenList)).tokens
+
+    async def create_token(self, name: str, roles: Sequence[str], **more: Any) -> bodies.TokenBody:
+        """Make a token; its `token` is shown this once. `agents` and `expires_seconds` as in docs/http.md.
+
+        Raises `Conflict` when one of this name works: also when this one was made and the answer was lost.
+        """
+        return await self._transport.post(
+            "/v1/tokens", bodies.TokenBody, {"name": name, "roles": roles, **more}
+        )
+
+    async def revoke_token(self, name: str) -> bodies.TokenBody:
+        """Let a token work no more; idempotent. Raises `NotFound`."""
+        return await self._transport.delete(f"/v1/tokens/{quote(name, safe='')}", bodies.TokenBody)
 
     # -- inside --------------------------------------------------------------------------------------
 

@@ -79,6 +79,10 @@ class Transport:
         """The answer's body as it is. Raises what the server says, or `StoreError`."""
         return await patiently(lambda: self._ask("GET", path, query=query))
 
+    async def delete(self, path: str, shape: type[T]) -> T:
+        """The same for a request that takes something away, which can be made again."""
+        return self._read(path, await patiently(lambda: self._ask("DELETE", path)), shape)
+
     async def post(self, path: str, shape: type[T], body: Mapping[str, Any], append_id: str = "") -> T:
         """The same for a request that creates or decides; it has its effect once, and so have all with the
         same `append_id` and body.

@@ -79,7 +79,7 @@ _MEANS: Final = {
     408: "The body did not arrive in time",
     409: "The state has moved on; nothing was done",
     413: "The body is too large",
-    422: "A parameter or field is not of this form, or the key was used with another body",
+    422: "A parameter or field is unknown or not of its form, or the key was used with another body",
     500: "The server's fault; its log says why",
     503: "The store does not answer, or too many streams are open",
 }
@@ -118,15 +118,13 @@ def described(route: Route) -> Described:
         extra["security"] = [{"bearer": []}]
     if route.takes is not None:
         extra["requestBody"] = {"required": True, "content": content(route.takes)}
-    refusals = {401, 403, 500, 503}
+    refusals = {401, 403, 422, 500, 503}
     if "{" in route.path:
         refusals |= {404}
     if route.method == "POST":
-        refusals |= {400, 408, 409, 413, 422}
+        refusals |= {400, 408, 409, 413}
     elif route.operation in ("list_threads", "list_events", "list_interrupts"):
-        refusals |= {400, 404, 422}
-    elif route.operation == "export_thread":
-        refusals |= {422}
+        refusals |= {400, 404}
     doc = " ".join((route.endpoint.__doc__ or "").split())
     return {
         "operation_id": route.operation,
@@ -167,9 +165,9 @@ _FRAMES: Final = (
 )
 _STREAM: Final = (
     " As a stream (WHATWG server-sent events): events of the log with their seq as id, and as data the "
-    "object that a page has; `replayed` where the past ends; deltas with no id (TextDelta, ReasoningDelta, "
-    "CallDelta, AttemptFailed, ReplySoFar, ToolProgress, StatusLine), superseded by the next event; with "
-    "until=rest, `rested` last."
+    "object that a page has; `replayed` where the past ends; what is seen live and not kept without an id ("
+    + ", ".join(kind.__name__ for kind in get_args(Live))
+    + "), superseded by the next event; with until=rest, `rested` last."
 )
 
 

@@ -4,7 +4,10 @@ Errors are RFC 9457 problem details. POSTs to threads and interrupts answer the 
 `Prefer: wait=SECONDS` (RFC 7240) puts the answer off until the thread rests or that time has passed.
 """
 
-from fastapi import APIRouter
+from collections.abc import Iterator
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.dependencies.models import Dependant
 from starlette.responses import Response
 
 from tenuto.runtime import Runtime
@@ -13,6 +16,7 @@ from tenuto.server.described import Route, described
 from tenuto.server.events import EventPage, Events, StoredLine
 from tenuto.server.interrupts import Interrupts
 from tenuto.server.posts import Posts
+from tenuto.server.problems import Problem
 from tenuto.server.shapes import (
     Cancellation,
     Extension,
@@ -71,9 +75,28 @@ def router(routes: list[Route], callers: Callers) -> APIRouter:
             route.path,
             route.endpoint,
             methods=[route.method],
-            dependencies=[callers.needing(*route.needs)],
+            # In this order: who asks is looked at before what.
+            dependencies=[callers.needing(*route.needs), Depends(_known_parameters)],
             response_class=Response,  # FastAPI would describe a JSON body besides
             response_model=None,
             **described(route),
         )
     return made
+
+
+# A coroutine, though it awaits nothing: FastAPI would run a plain function on a thread.
+async def _known_parameters(request: Request) -> None:
+    """Raises `Problem` 422 for a parameter that would be without effect, such as a misspelt filter."""
+    known = list(_names(request.scope["route"].dependant))
+    for name in request.query_params:
+        # `metadata[key]` is read by its endpoint, which FastAPI does not see.
+        filters = "cursor" in known and name.partition("[")[0] == "metadata"
+        if name not in known and not filters:
+            listed = f"there are: {', '.join(known)}" if known else "there is none"
+            raise Problem(422, f"query: there is no parameter {name[:100]!r} here; {listed}")
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _names(inner)

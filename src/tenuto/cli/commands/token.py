@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.options import DATABASE, AsJson, Database, NoUrl, SameDatabase
+from tenuto.cli.options import DATABASE, AsJson, Database, SameDatabase, SameUrl, Url
 from tenuto.cli.target import target_of
 
 commands = typer.Typer()
@@ -22,7 +22,7 @@ Name = Annotated[
 
 
 @token_app.callback()
-def token(database: Database = DATABASE, url: NoUrl = None) -> None:
+def token(database: Database = DATABASE, url: Url = None) -> None:
     pass
 
 
@@ -64,6 +64,7 @@ def create(
         str, typer.Option(callback=_expires, metavar="TIME", help="It works for so long: 90s, 12h, 30d, 8w.")
     ] = "",
     database: SameDatabase = None,
+    url: SameUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print it, this once: it is kept nowhere.
@@ -76,22 +77,28 @@ def create(
     from tenuto.server.tokens import Wanted
 
     wanted = Wanted(name, role, agent or (), seconds_of(expires))  # type: ignore[arg-type]  # checked in _roles
-    asyncio.run(create_token(target_of(context).database, wanted, as_json))
+    asyncio.run(create_token(target_of(context), wanted, as_json))
 
 
 @token_app.command("list", epilog="Example: tenuto token list --json")
-def list_(context: typer.Context, database: SameDatabase = None, as_json: AsJson = False) -> None:
+def list_(
+    context: typer.Context, database: SameDatabase = None, url: SameUrl = None, as_json: AsJson = False
+) -> None:
     """List the tokens: names, roles and until when; never a token itself."""
     from tenuto.cli.token import show
 
-    asyncio.run(show(target_of(context).database, as_json))
+    asyncio.run(show(target_of(context), as_json))
 
 
 @token_app.command(epilog="Example: tenuto token revoke ci")
 def revoke(
-    context: typer.Context, name: Name, database: SameDatabase = None, as_json: AsJson = False
+    context: typer.Context,
+    name: Name,
+    database: SameDatabase = None,
+    url: SameUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let a token work no more; every server of this database knows it within a second."""
     from tenuto.cli.token import revoke as revoke_token
 
-    asyncio.run(revoke_token(target_of(context).database, name, as_json))
+    asyncio.run(revoke_token(target_of(context), name, as_json))
