@@ -272,6 +272,29 @@ async def test_who_is_far_behind_reads_alone_and_disturbs_nobody(
     assert len(reads) == len(set(reads))
 
 
+async def test_what_others_were_told_last_is_not_all_there_is(hub: Hub, store: Store) -> None:
+    quick, slow, asleep = await _live(hub, 3)
+    await _say(store, "three")
+    assert [told.seq for told in await quick.take()] == [3]
+    await _say(store, "four")
+    seqs: list[int] = []
+    while len(seqs) < 2:
+        seqs += [told.seq for told in await slow.take()]
+    assert seqs == [3, 4]
+    # One who came later has read beyond it, and leaves no gap in it.
+    await _say(store, "five")
+    late = hub.follower(THREAD, 2)
+    assert [told.seq for told in await late.take()] == [3, 4, 5, 0]
+    await _say(store, "six")
+    assert [told.seq for told in await late.take()] == [6]
+    seqs = []
+    while len(seqs) < 4:
+        seqs += [told.seq for told in await asleep.take()]
+    assert seqs == [3, 4, 5, 6]
+    for follower in (quick, slow, asleep, late):
+        follower.close()
+
+
 @pytest.mark.parametrize("large", [False, True])
 async def test_who_is_slow_is_told_the_reply_so_far_unless_it_is_too_long(
     hub: Hub, store: Store, claim: Claim, large: bool
