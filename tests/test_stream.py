@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tenuto import Agent, Runtime, ThreadNotFound, tool
-from tenuto.events import Entry, HistoryRepaired, MessageReceived, ThreadId, ThreadStarted
+from tenuto.events import Entry, HistoryRepaired, MessageReceived, ModelReplied, ThreadId, ThreadStarted
 from tenuto.limits import MAX_LIVE_BACKLOG, MAX_LIVE_BACKLOG_BYTES, MAX_PAGE_ROWS, MAX_TAIL_EVENTS
 from tenuto.messages import AttemptFailed, ReasoningDelta, ReplySoFar, TextDelta
 from tenuto.models.scripted import ScriptedModel, call
@@ -169,6 +169,43 @@ async def test_who_comes_in_the_middle_of_a_reply_is_told_the_reply_so_far(
     assert await _take(late, 1) == [TextDelta("Again")]
     for one in (follower, other, last, late):
         await one.aclose()
+
+
+@pytest.mark.parametrize("before", ["the past", "a message", "an event"])
+async def test_an_event_that_is_read_before_it_is_announced_supersedes_its_deltas(
+    store: Store, claim: Claim, before: str
+) -> None:
+    hub, announced = Hub(store), list[Any]()
+    store.on_change(announced.extend)
+
+    def announce() -> None:
+        hub.changed(announced)
+        announced.clear()
+
+    emit = hub.watch(THREAD)
+    follower = hub.follower(THREAD, 2)
+    emit(TextDelta("Hel"))
+    if before != "the past":
+        assert [type(told.item) for told in await follower.take()] == [Replayed, ReplySoFar]
+        await (_say(store, "three") if before == "a message" else _append(store, claim, "three"))
+        announce()
+    emit(TextDelta("lo"))
+    reply = ModelReplied(step=1, seen_seq=2, text="Hello")
+    await store.append(THREAD, [reply], append_id="reply", epoch=claim.epoch)
+    told = [told.seq for told in await follower.take()]
+    assert told == ([3, 0] if before == "the past" else [3, 4])
+    waiting = asyncio.create_task(follower.take())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    announce()
+    emit(TextDelta("Hel"))  # the next reply begins as that one
+    assert [told.item for told in await waiting] == [TextDelta("Hel")]
+    await _say(store, "more")
+    announce()
+    _, so_far = await follower.take()
+    assert so_far.item == ReplySoFar("Hel")
+    follower.close()
 
 
 async def test_a_message_that_comes_in_meanwhile_takes_nothing_of_the_reply_away(

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from tenuto import limits
-from tenuto.events import Entry, ThreadId
+from tenuto.events import Entry, ModelReplied, ThreadId
 from tenuto.messages import AttemptFailed, Live, ReplySoFar
 from tenuto.store.base import Store
 
@@ -146,6 +146,7 @@ class Follower:
 
     __slots__ = (
         "_behind",
+        "_beyond",
         "_close",
         "_deaf",
         "_followed",
@@ -153,8 +154,10 @@ class Follower:
         "_held",
         "_items",
         "_live",
+        "_marked",
         "_nudged",
         "_resting",
+        "_said",
         "after",
         "ended",
         "rest",
@@ -175,8 +178,11 @@ class Follower:
             deque()
         )  # deltas and head marks as they came; their sizes
         self._held = 0
-        # Some of the reply that arrives was missed: it is told as a whole when there is time for it.
-        self._deaf = followed.thread_id in followed.replies
+        # Some of the reply that arrives is missed: it is told as a whole when there is time for it.
+        self._deaf = True
+        self._said = ("", "")  # text and reasoning of the last reply of the past
+        self._marked = 0
+        self._beyond = False
         self._head = 0
         self._behind = True
         self._live = False
@@ -197,6 +203,8 @@ class Follower:
                 break
             if not self._live:
                 self._live = True
+                self._marked = max(self._marked, self.after)
+                self._deaf = self._followed.thread_id in self._followed.replies
                 told.append(Told(Replayed(self.after)))
             if self._resting:
                 self.ended = self.rested = True
@@ -232,7 +240,11 @@ class Follower:
         """The log has grown: the deltas before are superseded, and those that come are of what is next,
         unless their reply `goes_on`.
         """
-        self._deaf = goes_on
+        self._marked = max(self._marked, head_seq)
+        if self._live:
+            self._deaf = goes_on
+            if not goes_on:
+                self._said = ("", "")
         if self._items and isinstance(self._items[-1][0], int):
             self._items.pop()
         self._items.append((head_seq, 0))
@@ -263,6 +275,10 @@ class Follower:
         if page:
             told += page
             self.after = page[-1].seq
+            if self._live:
+                self._beyond = self._beyond or self.after > self._marked
+            else:
+                self._learn(page)
         self._behind = len(page) >= most or bool(page and self.after < self._head)
         self._forget()
         return self._behind
@@ -278,6 +294,12 @@ class Follower:
 
     def _hear(self, told: list[Told]) -> bool:
         """Tell the deltas up to where the log has grown beyond what was told; has it?"""
+        if self._beyond:
+            # Events were read before they were announced: what waits may be of those, and so superseded.
+            if self.after > self._marked:
+                return False
+            self._beyond = False
+            self._forget()
         while self._items:
             item, size = self._items.popleft()
             self._held -= size
@@ -289,6 +311,14 @@ class Follower:
                 return True
         reply = self._followed.replies.get(self._followed.thread_id) if self._deaf else None
         if reply is not None and (so_far := reply.so_far()) is not None:
-            self._deaf = False
-            told.append(Told(so_far))
+            # A reply whose event was read before it was announced still seems to arrive.
+            text, reasoning = self._said
+            if not (text.startswith(so_far.text) and reasoning.startswith(so_far.reasoning)):
+                self._deaf = False
+                told.append(Told(so_far))
         return False
+
+    def _learn(self, page: list[Told]) -> None:
+        for told in page:
+            if isinstance(told.item, Entry) and isinstance(told.item.event, ModelReplied):
+                self._said = (told.item.event.text, told.item.event.reasoning)

@@ -72,7 +72,7 @@ class CuttingProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _carry(self, reader, writer):
-        left = int(self._rng.expovariate(1 / self._rng.choice([400, 4_000, 40_000])))
+        left = int(self._rng.expovariate(1 / self._rng.choice([400, 2_000, 8_000])))
         there, back = await asyncio.open_connection(self._to.host, self._to.port)
         sending = asyncio.create_task(self._send(reader, back))
         try:
