@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tenuto import Agent, ConfigurationError, ThreadState, tool
+from tenuto.context import instructed
 from tenuto.events import Limits, Policy, decode, encode
 from tenuto.events import ThreadStarted as Started
 from tenuto.models.scripted import ScriptedModel
@@ -93,9 +94,9 @@ def test_every_change_of_behaviour_changes_the_fingerprint() -> None:
 def test_instructions_can_be_anything_that_can_be_called() -> None:
     partial = functools.partial(lambda word, state: f"{word} {state.step}", "step")
     agent = Agent("ops", partial)
-    assert agent.instruct(ThreadState(step=4)) == "step 4"
+    assert instructed(agent.instructions, ThreadState(step=4)) == "step 4"
     assert agent.fingerprint
-    assert Agent("ops", politely).instruct(ThreadState(step=2)) == "Be polite at step 2."
+    assert instructed(Agent("ops", politely).instructions, ThreadState(step=2)) == "Be polite at step 2."
 
 
 def test_the_name_of_its_model() -> None:

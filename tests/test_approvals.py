@@ -5,12 +5,13 @@ from typing import Any, get_args
 
 import pytest
 
-from tenuto.approvals import OPTIONS, call_digest, outcome_of, plan, replan
+from tenuto.approvals import OPTIONS, outcome_of
 from tenuto.errors import InvalidInput
 from tenuto.events import Call, CallId, InterruptKind, Outcome
 from tenuto.limits import MAX_ERROR_CHARACTERS
 from tenuto.messages import CallRequest
 from tenuto.tools import DidNotHappen, Tool, ask_person, tool
+from tenuto.tools.tool import call_digest, plan, replan
 
 ID = CallId("s0001c000")
 

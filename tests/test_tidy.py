@@ -28,7 +28,7 @@ SECOND_DATABASE_LINES = 480
 
 # Signatures that may be wider, each with its reason: "path::Class.function" -> why.
 WIDE_SIGNATURES: dict[str, str] = {
-    "src/tenuto/tools/tool.py::tool": "the options of a decorator, all by keyword",
+    "src/tenuto/tools/declare.py::tool": "the options of a decorator, all by keyword",
     "src/tenuto/events.py::chain_hash": "what is hashed, in the order of the stored form",
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tenuto import limits
+from tenuto.context.render import Instructions
 from tenuto.context.to_user import with_to_user
 from tenuto.errors import ConfigurationError
 from tenuto.events import Limits, OnMessage, Policy
@@ -18,7 +19,6 @@ from tenuto.messages import Message, Model, ToolSchema
 from tenuto.thread import ThreadState
 from tenuto.tools import Tool
 
-Instructions = str | Callable[[ThreadState], str]
 Render = Callable[[ThreadState], list[Message]]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -135,10 +135,6 @@ class Agent:
             self.to_user,
         )
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:32]
-
-    def instruct(self, state: ThreadState) -> str:
-        """The system prompt for this state."""
-        return self.instructions if isinstance(self.instructions, str) else self.instructions(state)
 
 
 def _named(given: object) -> str:

@@ -1,23 +1,21 @@
-"""What a call of a reply becomes, who must agree to it, and what they can say. Pure.
+"""What people can say to a call that waits for them, and to a thread that has had enough. Pure.
 
 An approval covers the digest of one exact call: name, canonical arguments, and the tool's schema, effect and
 policy. Where any of these changes, an old approval no longer fits.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 
 from tenuto.errors import InvalidInput, UnknownAgent
-from tenuto.events import Call, CallId, InterruptKind, InterruptResolved, Limits, Outcome
-from tenuto.limits import MAX_NAME_CHARACTERS
-from tenuto.messages import CallRequest
+from tenuto.events import InterruptKind, InterruptResolved, Limits, Outcome
 from tenuto.rows import InterruptRow
 from tenuto.steps import APPROVAL_OPTIONS, QUESTION_OPTIONS, REVIEW_OPTIONS
-from tenuto.tools import InvalidArguments, Tool, clean
+from tenuto.tools import InvalidArguments, Tool
 from tenuto.tools.text import long_text, message_text, short_text
+from tenuto.tools.tool import call_digest
 
 # The verbs of each kind are those that an interrupt offers (`steps`), with what each decides.
 _VERBS: Final[dict[InterruptKind, dict[str, Outcome]]] = {
@@ -26,8 +24,6 @@ _VERBS: Final[dict[InterruptKind, dict[str, Outcome]]] = {
     "review": dict(zip(REVIEW_OPTIONS, ("happened", "did_not_happen", "dropped"), strict=True)),
 }
 OPTIONS: Final[dict[InterruptKind, tuple[str, ...]]] = {kind: tuple(verbs) for kind, verbs in _VERBS.items()}
-
-_SHOWN_TOOLS = 50
 
 
 def outcome_of(kind: InterruptKind, verb: str) -> Outcome:
@@ -130,69 +126,3 @@ def _edited(
     except (InvalidArguments, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(str(error)) from error
     return exact, call_digest(row.name, exact, tool.digest)
-
-
-def call_digest(name: str, arguments: str, tool_digest: str) -> str:
-    """Names one exact call: the same only for the same tool, policy and canonical arguments."""
-    return hashlib.sha256(msgspec.json.encode((name, arguments, tool_digest))).hexdigest()[:32]
-
-
-def plan(tools: Mapping[str, Tool], request: CallRequest, call_id: CallId, *, cut: bool) -> Call:
-    """The call as accepted: with the exact arguments that would run, or with the error that the model reads.
-
-    Never raises for what a model says. `cut`: the reply ended at its length limit inside this call, so that
-    even arguments that look whole may not be.
-    """
-    raw = None if request.arguments is None else clean(request.arguments)
-    call = Call(
-        call_id,
-        clean(request.name)[:MAX_NAME_CHARACTERS],
-        raw=raw,
-        provider_id=clean(request.provider_id),
-        extra=request.extra,
-    )
-    tool = tools.get(request.name)
-    if tool is None:
-        return msgspec.structs.replace(call, error=_no_such_tool(tools, call.name))
-    if cut:
-        error = (
-            "the reply was cut off at its length limit inside this call; it was not run. Call again, briefly."
-        )
-        return msgspec.structs.replace(call, error=error)
-    try:
-        arguments = tool.validate(request.arguments)
-    except InvalidArguments as refusal:
-        return msgspec.structs.replace(call, error=str(refusal))
-    question = tool.ask(arguments)
-    prompt = tool.gate(arguments) if question is None else None
-    gated = question is not None or prompt is not None
-    return msgspec.structs.replace(
-        call,
-        arguments=None if arguments == (raw or "{}") else arguments,
-        effect=tool.effect,
-        gated=gated,
-        prompt=prompt or "",
-        question=question or "",
-        verifiable=tool.verifiable,
-        digest=call_digest(call.name, arguments, tool.digest) if gated else "",
-        timeout_ms=tool.timeout_ms,
-        expires_ms=tool.expires_ms,
-    )
-
-
-def replan(tools: Mapping[str, Tool], call: Call) -> Call:
-    """The same call under a changed agent; a call that was refused stays refused."""
-    if call.error:
-        return call
-    request = CallRequest(call.name, call.raw, call.provider_id, call.extra)
-    return msgspec.structs.replace(plan(tools, request, call.id, cut=False), origin=call.origin)
-
-
-def _no_such_tool(tools: Mapping[str, Tool], name: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, tools, n=3)
-    meant = f" Did you mean {' or '.join(close)}?" if close else ""
-    listed = ", ".join(list(tools)[:_SHOWN_TOOLS]) or "none"
-    more = f" and {len(tools) - _SHOWN_TOOLS} more" if len(tools) > _SHOWN_TOOLS else ""
-    return f"there is no tool {name!r}.{meant} The tools are: {listed}{more}."

@@ -11,7 +11,7 @@ from tests.loop.audit import Dispatch, audit, check_messages, early_starts
 from tenuto import steps
 from tenuto import thread as facts
 from tenuto.agent import Agent
-from tenuto.approvals import call_digest, outcome_of
+from tenuto.approvals import outcome_of
 from tenuto.context import Rendering
 from tenuto.errors import NotDone
 from tenuto.events import (
@@ -34,6 +34,7 @@ from tenuto.loop import run
 from tenuto.loop.act import _tool
 from tenuto.loop.decide import _plan
 from tenuto.messages import Message, Reply
+from tenuto.tools.tool import call_digest
 
 MAX_QUIET_STEPS = 200
 THREAD = ThreadId("5e9a1d5e-0000-4000-8000-000000000000")

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from tenuto import approvals, steps, thread
-from tenuto.approvals import call_digest
 from tenuto.events import TERMINAL, AgentChanged, CallStarted
 from tenuto.loop import act, holder, run
 from tenuto.loop.holder import Holder
 from tenuto.runtime import Runtime
 from tenuto.store.sqlite_write import Transaction
+from tenuto.tools.tool import call_digest
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 FAULTS: list[Any] = []

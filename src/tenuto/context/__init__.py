@@ -5,6 +5,6 @@ mends a custom renderer's list where a provider would refuse it, and says what i
 agents that talk to the user out of the arguments of their calls.
 """
 
-from tenuto.context.render import Rendering, lint, messages_of
+from tenuto.context.render import Instructions, Rendering, instructed, lint, messages_of
 
-__all__ = ["Rendering", "lint", "messages_of"]
+__all__ = ["Instructions", "Rendering", "instructed", "lint", "messages_of"]

@@ -1,10 +1,13 @@
 """From state to messages, incrementally; and the linter for lists that somebody else made."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from tenuto.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from tenuto.thread import CallState, Item, Replied, ThreadState
 
+Instructions = str | Callable[[ThreadState], str]
 LOST = "Error: no result was recorded for this call."
 
 
@@ -40,6 +43,11 @@ class Rendering:
         self._length = len(self._messages)
         self._messages += [UserMessage(said.text) for said in state.queued]
         return self._messages
+
+
+def instructed(instructions: Instructions, state: ThreadState) -> str:
+    """The system prompt for this state."""
+    return instructions if isinstance(instructions, str) else instructions(state)
 
 
 def messages_of(item: Item) -> list[Message]:

@@ -13,7 +13,6 @@ import threading
 import msgspec
 
 from tenuto import limits
-from tenuto.approvals import call_digest
 from tenuto.errors import LeaseLost, NotDone
 from tenuto.events import Call, CallFinished, CallStarted, Event
 from tenuto.loop.holder import Holder
@@ -21,6 +20,7 @@ from tenuto.messages import StatusLine
 from tenuto.steps import RunCalls
 from tenuto.thread import CallState
 from tenuto.tools import DidNotHappen, Happened, Progress, Tool, ToolContext, Until, error_text, result_text
+from tenuto.tools.tool import call_digest
 
 
 async def act(holder: Holder, step: RunCalls) -> None:

@@ -5,8 +5,7 @@ import hashlib
 import msgspec
 
 from tenuto import limits
-from tenuto.approvals import plan
-from tenuto.context import lint
+from tenuto.context import instructed, lint
 from tenuto.context.to_user import Speaker, spoken
 from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelError, StoreError
 from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
@@ -14,6 +13,7 @@ from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
 from tenuto.messages import Message, Reply, Request, StatusLine
 from tenuto.tools import clean, error_text
+from tenuto.tools.tool import plan
 
 
 async def decide(holder: Holder) -> None:
@@ -23,7 +23,7 @@ async def decide(holder: Holder) -> None:
     """
     state, agent = holder.state, holder.agent
     seen_seq = state.head_seq
-    instructions = agent.instruct(state)
+    instructions = instructed(agent.instructions, state)
     messages: list[Message]
     if agent.render is None:
         messages = holder.rendering.update(state, instructions)

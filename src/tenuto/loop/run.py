@@ -2,12 +2,12 @@
 
 from typing import assert_never
 
-from tenuto.approvals import replan
 from tenuto.events import AgentChanged, Event, InterruptResolved
 from tenuto.loop.act import act
 from tenuto.loop.decide import decide
 from tenuto.loop.holder import Holder
 from tenuto.steps import AskPerson, CallModel, Finish, RunCalls, Settle, StopCalls, Wait, next_step
+from tenuto.tools.tool import replan
 
 
 async def advance(holder: Holder) -> None:

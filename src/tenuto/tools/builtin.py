@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from tenuto.errors import NotDone
 from tenuto.limits import MAX_WAIT_UNTIL_DAYS
+from tenuto.tools.declare import tool
 from tenuto.tools.running import ToolContext
-from tenuto.tools.tool import Until, tool
+from tenuto.tools.tool import Until
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""The `@tool` decorator and what it makes.
+"""A tool, and what becomes of the calls of it that a model wants.
 
 Every tool says what happens when its call is cut off and nobody knows whether it ran:
 
@@ -13,23 +13,22 @@ import asyncio
 import functools
 import hashlib
 import inspect
-import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, get_args, overload
+from typing import Any, Final
 
 import msgspec
 
 from tenuto.errors import ConfigurationError, NotDone
-from tenuto.events import Effect
-from tenuto.limits import EXPIRES_AFTER_SECONDS, MAX_COMMENT_CHARACTERS, TOOL_TIMEOUT_SECONDS
-from tenuto.messages import ToolSchema
+from tenuto.events import Call, CallId, Effect
+from tenuto.limits import MAX_COMMENT_CHARACTERS, MAX_NAME_CHARACTERS
+from tenuto.messages import CallRequest, ToolSchema
 from tenuto.tools.running import ToolContext, in_thread
-from tenuto.tools.signature import Shape, Signature, definition_of, shape_of
+from tenuto.tools.signature import Shape, Signature, definition_of
 from tenuto.tools.text import InvalidArguments, clean, error_text, parse
 
 Approval = bool | Callable[..., bool | str]
+_SHOWN_TOOLS: Final = 50
 
 
 @dataclass(frozen=True)
@@ -202,85 +201,9 @@ class Tool:
         )
 
 
-@overload
-def tool(
-    *,
-    effect: Effect,
-    approval: Approval = ...,
-    timeout: float = ...,
-    expires_after: float = ...,
-    name: str | None = ...,
-    description: str | None = ...,
-    version: str = ...,
-    verify: Callable[..., Any] | None = ...,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-
-
-@overload
-def tool(function: Callable[..., Any], /) -> NoReturn: ...
-
-
-def tool(
-    function: object = None,
-    /,
-    *,
-    effect: str = "",
-    approval: Approval = False,
-    timeout: float = TOOL_TIMEOUT_SECONDS,
-    expires_after: float = EXPIRES_AFTER_SECONDS,
-    name: str | None = None,
-    description: str | None = None,
-    version: str = "",
-    verify: Callable[..., Any] | None = None,
-) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a typed function, sync or async; its docstring is what the model reads of it.
-
-    `effect` has to be said: "read" (changes nothing; is simply run again), "idempotent" (is run again with
-    the same idempotency key) or "once" (never silently runs again: after a crash, a timeout or an error that
-    is not `NotDone`, its outcome is unknown until `verify` or a person says).
-
-    `approval`: True, or a function of some of the tool's arguments by name that says whether a person has to
-    approve the call (a string is what they are told). It is called on the event loop, and must be pure and
-    quick. `timeout` and `expires_after` (of the approval) are seconds. `version` is part of what an approval
-    covers. `verify(arguments, idempotency_key)`, for `once` alone, says what became of a call:
-    `Happened(result)`, `DidNotHappen()` or `Unknown()`.
-
-    Raises `ConfigurationError` for what can be seen now; annotations are resolved at first use.
-    """
-    if function is not None or effect not in get_args(Effect):
-        said = f"effect={effect!r} is not known; " if effect else ""
-        raise ConfigurationError(
-            f'{said}declare what a call does: @tool(effect="read") changes nothing and may simply run again; '
-            '"idempotent" may run again with the same idempotency key; "once" must never run twice'
-        )
-
-    def decorate(function: Callable[..., Any]) -> Tool:
-        if isinstance(function, Tool) or not callable(function):
-            raise ConfigurationError(f"{function!r} is not a function that could become a tool")
-        made = Tool(
-            name="",
-            effect=effect,  # type: ignore[arg-type]  # checked above
-            function=function,
-            shape=(shape := shape_of(function, name, sys._getframe(1))),
-            approval=approval,
-            timeout_ms=_milliseconds("timeout", timeout),
-            expires_ms=_milliseconds("expires_after", expires_after),
-            description=description,
-            version=version,
-            verifier=verify,
-        )
-        object.__setattr__(made, "name", shape.name)
-        _check_verify(made)
-        _check_approval(made)
-        return made
-
-    return decorate
-
-
-def _milliseconds(name: str, seconds: Any) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds < math.inf:
-        raise ConfigurationError(f"{name}={seconds!r}: give a positive number of seconds")
-    return round(seconds * 1000)
+async def _settled(value: Any) -> Any:
+    """What an awaitable gives, for functions that are async without looking so."""
+    return await value if inspect.isawaitable(value) else value
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -289,45 +212,67 @@ def _name_of(function: Callable[..., Any]) -> str:
     return f"{getattr(definition, '__module__', '')}.{name}"
 
 
-def _check_verify(made: Tool) -> None:
-    if made.verifier is None:
-        return
-    if made.effect != "once":
-        raise ConfigurationError(
-            f"tool {made.name}: verify is for effect='once'; {made.effect!r} is run again"
+def call_digest(name: str, arguments: str, tool_digest: str) -> str:
+    """Names one exact call: the same only for the same tool, policy and canonical arguments."""
+    return hashlib.sha256(msgspec.json.encode((name, arguments, tool_digest))).hexdigest()[:32]
+
+
+def plan(tools: Mapping[str, Tool], request: CallRequest, call_id: CallId, *, cut: bool) -> Call:
+    """The call as accepted: with the exact arguments that would run, or with the error that the model reads.
+
+    Never raises for what a model says. `cut`: the reply ended at its length limit inside this call, so that
+    even arguments that look whole may not be.
+    """
+    raw = None if request.arguments is None else clean(request.arguments)
+    call = Call(
+        call_id,
+        clean(request.name)[:MAX_NAME_CHARACTERS],
+        raw=raw,
+        provider_id=clean(request.provider_id),
+        extra=request.extra,
+    )
+    tool = tools.get(request.name)
+    if tool is None:
+        return msgspec.structs.replace(call, error=_no_such_tool(tools, call.name))
+    if cut:
+        error = (
+            "the reply was cut off at its length limit inside this call; it was not run. Call again, briefly."
         )
+        return msgspec.structs.replace(call, error=error)
     try:
-        inspect.signature(made.verifier).bind({}, "")
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"tool {made.name}: verify is called as verify(arguments, idempotency_key)"
-        ) from error
+        arguments = tool.validate(request.arguments)
+    except InvalidArguments as refusal:
+        return msgspec.structs.replace(call, error=str(refusal))
+    question = tool.ask(arguments)
+    prompt = tool.gate(arguments) if question is None else None
+    gated = question is not None or prompt is not None
+    return msgspec.structs.replace(
+        call,
+        arguments=None if arguments == (raw or "{}") else arguments,
+        effect=tool.effect,
+        gated=gated,
+        prompt=prompt or "",
+        question=question or "",
+        verifiable=tool.verifiable,
+        digest=call_digest(call.name, arguments, tool.digest) if gated else "",
+        timeout_ms=tool.timeout_ms,
+        expires_ms=tool.expires_ms,
+    )
 
 
-def _check_approval(made: Tool) -> None:
-    policy: Any = made.approval
-    if isinstance(policy, bool):
-        return
-    if not callable(policy) or inspect.iscoroutinefunction(definition_of(policy)):
-        raise ConfigurationError(
-            f"tool {made.name}: approval is True, False or an ordinary function, not {policy!r}"
-        )
-    try:
-        parameters = inspect.signature(policy).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"tool {made.name}: approval has no signature that can be read") from error
-    for parameter in parameters:
-        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        fits = parameter.kind is parameter.VAR_KEYWORD or (
-            by_name and (parameter.name in made.shape.parameters or parameter.default is not parameter.empty)
-        )
-        if not fits:
-            raise ConfigurationError(
-                f"tool {made.name}: approval takes {parameter}, which is no argument of the tool; "
-                f"it can take {', '.join(made.shape.parameters) or 'none'} by name"
-            )
+def replan(tools: Mapping[str, Tool], call: Call) -> Call:
+    """The same call under a changed agent; a call that was refused stays refused."""
+    if call.error:
+        return call
+    request = CallRequest(call.name, call.raw, call.provider_id, call.extra)
+    return msgspec.structs.replace(plan(tools, request, call.id, cut=False), origin=call.origin)
 
 
-async def _settled(value: Any) -> Any:
-    """What an awaitable gives, for functions that are async without looking so."""
-    return await value if inspect.isawaitable(value) else value
+def _no_such_tool(tools: Mapping[str, Tool], name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, tools, n=3)
+    meant = f" Did you mean {' or '.join(close)}?" if close else ""
+    listed = ", ".join(list(tools)[:_SHOWN_TOOLS]) or "none"
+    more = f" and {len(tools) - _SHOWN_TOOLS} more" if len(tools) > _SHOWN_TOOLS else ""
+    return f"there is no tool {name!r}.{meant} The tools are: {listed}{more}."

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tenuto.approvals import call_digest
 from tenuto.events import (
     TERMINAL,
     AgentChanged,
@@ -28,6 +27,7 @@ from tenuto.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from tenuto.rows import Claim, Claimed
 from tenuto.thread import fold
 from tenuto.tools import Tool, ToolContext
+from tenuto.tools.tool import call_digest
 
 if TYPE_CHECKING:
     from tenuto.testing.simulation.process import Process
