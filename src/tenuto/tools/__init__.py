@@ -2,8 +2,8 @@
 
 `declare.py` holds the decorator, `tool.py` the `Tool` and what becomes of a call that a model wants;
 `signature.py` turns a function into a JSON schema, and a model's argument text into the one canonical JSON
-that is shown, approved and run; `text.py` reads that text strictly, and says what a model reads of a value or an
-error; `running.py` runs functions and gives them their context; `processes.py` runs programs.
+that is shown, approved and run; `text.py` reads that text strictly, and says what a model reads of a value or
+an error; `running.py` runs functions and gives them their context; `processes.py` runs programs.
 
 Nothing here decides whether a call runs, appends an event or knows a thread. Arguments are never guessed
 and never repaired: what is not valid comes back to the model as an error. pydantic is imported only when a
