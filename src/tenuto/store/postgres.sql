@@ -3,23 +3,27 @@
 -- interrupt: One interrupt with the events that raised and resolved it.
 SELECT * FROM interrupt_rows WHERE id = $1;
 
--- interrupts_pending: Interrupts that wait for a person, in the order in which they were raised.
-SELECT * FROM interrupt_rows
-WHERE outcome IS NULL AND num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0)
-      AND ($2::text IS NULL OR agent = $2)
-ORDER BY num LIMIT $3;
+-- interrupts_pending: Interrupts that wait for a person, in the order in which they were raised. One after the other
+-- (OFFSET 0), whatever the planner thinks of how thread and seq go together.
+SELECT r.* FROM interrupts AS i
+CROSS JOIN LATERAL (SELECT * FROM interrupt_rows WHERE num = i.num OFFSET 0) AS r
+WHERE i.outcome IS NULL
+      AND i.num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0) AND ($2::text IS NULL OR r.agent = $2)
+ORDER BY i.num LIMIT $3;
 
 -- interrupts_pending_of_kind: The same, of one kind ($4).
-SELECT * FROM interrupt_rows
-WHERE outcome IS NULL AND kind = $4 AND num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0)
-      AND ($2::text IS NULL OR agent = $2)
-ORDER BY num LIMIT $3;
+SELECT r.* FROM interrupts AS i
+CROSS JOIN LATERAL (SELECT * FROM interrupt_rows WHERE num = i.num OFFSET 0) AS r
+WHERE i.outcome IS NULL AND i.kind = $4
+      AND i.num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0) AND ($2::text IS NULL OR r.agent = $2)
+ORDER BY i.num LIMIT $3;
 
 -- interrupts_any: All interrupts, or ($5 false) the decided ones, in the same order.
-SELECT * FROM interrupt_rows
-WHERE num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0) AND ($2::text IS NULL OR agent = $2)
-      AND ($4::text IS NULL OR kind = $4) AND ($5::boolean IS NULL OR (outcome IS NULL) = $5)
-ORDER BY num LIMIT $3;
+SELECT r.* FROM interrupts AS i
+CROSS JOIN LATERAL (SELECT * FROM interrupt_rows WHERE num = i.num OFFSET 0) AS r
+WHERE ($4::text IS NULL OR i.kind = $4) AND ($5::boolean IS NULL OR (i.outcome IS NULL) = $5)
+      AND i.num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0) AND ($2::text IS NULL OR r.agent = $2)
+ORDER BY i.num LIMIT $3;
 
 -- interrupts_of_thread: The same within one thread ($6).
 SELECT * FROM interrupt_rows

@@ -45,7 +45,7 @@ class GroupCommit:
             self._flights.add(task)
             task.add_done_callback(self._flights.discard)
         outcome = await op.outcome
-        if isinstance(outcome, TenutoError):
+        if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
@@ -65,8 +65,8 @@ class GroupCommit:
     async def _commit(self, batch: list[Op]) -> None:
         try:
             outcomes = await self._send(batch)
-        except TenutoError as error:
-            if error.facts.get("alone") and len(batch) > 1:
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            if isinstance(error, TenutoError) and error.facts.get("alone") and len(batch) > 1:
                 for op in batch:
                     await self._commit([op])
                 return
