@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyte
 import pytest
 from tests.cli import desk
@@ -91,9 +92,9 @@ class Shell:
         return self.json("inbox", "--json")
 
     def paused(self, message: str) -> dict[str, Any]:
-        """Start a thread that stops for a person; its only interrupt."""
-        self("run", message)
-        return self.pending()[-1]
+        """Start a thread that stops for a person; the first that it asks."""
+        row: dict[str, Any] = msgspec.to_builtins(self.waiting(message))
+        return row
 
     def events(self, thread: str, type_name: str = "") -> list[dict[str, Any]]:
         events = self.json("show", thread, "--json")

@@ -179,12 +179,14 @@ def test_the_wrong_word_for_the_kind_is_one_clear_line(shell):
     assert len(shell.pending()) == 1
 
 
-def test_the_database_may_be_named_before_or_behind_the_command(shell):
+def test_options_may_stand_before_or_behind_the_command(shell):
     shell("run", "twice hi")
     database = shell.environment.pop("TENUTO_DATABASE")
     rows = shell.json("inbox", "--database", database, "--json")
     one, two = rows
-    shell("inbox", "--database", database, "reject", one["id"])
+    shell("inbox", "--database", database, "--by", "bea", "reject", one["id"])
+    (decided,) = [entry.event for entry in shell.log(one["thread_id"]) if hasattr(entry.event, "outcome")]
+    assert (decided.outcome, decided.by) == ("rejected", "bea")
     shell("inbox", "approve", two["id"], "--database", database)
     assert shell.lines_sent() == ["bo: hi"]
 

@@ -1,18 +1,20 @@
 """What is wrong with a command is said before anything is loaded or touched."""
 
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from tests.cli.conftest import ROOT, Shell
+from tests.cli.test_docs import commands
+from typer.testing import CliRunner
 
-COMMANDS = ["", "run", "serve", "show", "threads", "verify", "doctor", "crashtest", "demo", "inbox"]
-COMMANDS += ["send", "cancel", "extend", "follow", "export", "db", "db status", "db upgrade"]
-COMMANDS += [f"inbox {verb}" for verb in ("approve", "reject", "edit", "answer", "review")]
-COMMANDS += ["token", *(f"token {verb}" for verb in ("create", "list", "revoke"))]
+from tenuto.cli.app import app
 
 # A module that leaves a mark when it is imported.
 MARKING = 'open("imported", "w").close()\nfrom tests.cli.desk import agent\n'
@@ -27,10 +29,25 @@ def marking(tmp_path: Path) -> Shell:
     return shell
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example(shell, command):
-    text = " ".join(shell(*command.split(), "--help").split())
-    assert re.search(r"Example: (tenuto|\./dev) \w+", text)
+@pytest.fixture
+def loggers_as_they_were() -> Iterator[None]:
+    logger = logging.getLogger("tenuto")
+    before = list(logger.handlers)
+    yield
+    logger.handlers = before
+
+
+def test_every_help_has_an_example():
+    for command in ["tenuto", *commands(typer.main.get_command(app), "tenuto")]:
+        shown = CliRunner().invoke(app, [*command.split()[1:], "--help"])
+        assert shown.exit_code == 0
+        assert re.search(r"Example: (tenuto|\./dev) \w+", " ".join(shown.output.split())), command
+
+
+def test_the_exit_code_of_a_real_process_is_2(marking):
+    assert "No such command 'nope'" in marking("nope", code=2)
+    assert "Usage: tenuto run" in marking("run", code=2)
+    assert not (marking.cwd / "imported").exists()
 
 
 def test_the_example_agent_is_loaded_only_when_usage_is_right(marking):
@@ -41,7 +58,6 @@ def test_the_example_agent_is_loaded_only_when_usage_is_right(marking):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["nope"],
         ["run"],
         ["run", ""],
         ["run", " \n "],
@@ -88,10 +104,16 @@ def test_the_example_agent_is_loaded_only_when_usage_is_right(marking):
     ],
     ids=" ".join,
 )
-def test_wrong_usage_exits_with_2_before_anything_is_loaded(marking, arguments):
+@pytest.mark.usefixtures("loggers_as_they_were")
+def test_wrong_usage_exits_with_2_before_anything_is_loaded(marking, monkeypatch, arguments):
+    """In the test's own process: one for each would take longer than all the other tests here."""
     before = sorted(path.name for path in marking.place.iterdir())
-    output = marking(*arguments, code=2)
-    assert "Usage: tenuto" in output
+    monkeypatch.chdir(marking.cwd)
+    monkeypatch.syspath_prepend(str(marking.cwd))
+    ended = CliRunner().invoke(app, arguments, prog_name="tenuto", env=marking.environment)
+    assert ended.exit_code == 2, ended.output
+    assert "Usage: tenuto" in ended.output
+    assert "marking" not in sys.modules
     assert sorted(path.name for path in marking.place.iterdir()) == before
 
 
