@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from tests.loop.world import Ledger, at_work, counting, held, rest, until
 
-from tenuto import Agent, Runtime, Settings, StoreError, ThreadState, limits, tool
+from tenuto import Agent, ConfigurationError, Runtime, Settings, StoreError, ThreadState, limits, tool
 from tenuto.clock import FakeClock
 from tenuto.events import MessageReceived, ThreadId
 from tenuto.messages import Request
@@ -43,6 +44,38 @@ async def test_it_takes_no_more_threads_than_its_concurrency_and_all_in_the_end(
         for thread in threads:
             assert (await rest(runtime, thread)).answer == "done"
     assert most == 3
+
+
+async def test_it_takes_no_more_threads_of_an_agent_than_its_limit() -> None:
+    go = asyncio.Event()
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def answering(name: str) -> ScriptedModel:
+        async def answer(_: Request) -> str:
+            now[name] += 1
+            most[name] = max(most[name], now[name])
+            await go.wait()
+            now[name] -= 1
+            return "done"
+
+        return ScriptedModel(answer)
+
+    agents = [Agent(name, model=answering(name)) for name in ("slow", "quick")]
+    settings = Settings(concurrency=6, agent_limits={"slow": 2})
+    async with Runtime(agents, "sqlite://:memory:", settings=settings) as runtime:
+        threads = [await runtime.start(name, "go") for name in ["slow"] * 8 + ["quick"] * 8]
+        await _until(lambda: now == {"slow": 2, "quick": 4})
+        go.set()
+        for thread in threads:
+            assert (await rest(runtime, thread)).answer == "done"
+    assert most["slow"] == 2
+
+
+@pytest.mark.parametrize("limit", [{"other": 1}, {"ops": 0}])
+def test_a_limit_is_of_an_agent_that_runs_here(limit: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match="limit"):
+        Runtime([Agent("ops")], "sqlite://:memory:", settings=Settings(agent_limits=limit))
 
 
 async def test_a_lease_is_renewed_for_as_long_as_a_call_runs(tmp_path: Path) -> None:

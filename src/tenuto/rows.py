@@ -85,12 +85,17 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The right to advance one thread, fenced by `epoch`, until the lease ends."""
+    """The right to advance one thread, fenced by `epoch`, until the lease ends.
+
+    `deaths`: how many holders in a row died or lost their lease before this claim, and got neither a model's
+    reply nor a call's result into the log. An orderly release begins the count anew.
+    """
 
     thread_id: ThreadId
     agent: str
     epoch: int
     head_seq: int
+    deaths: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True):

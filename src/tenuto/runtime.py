@@ -9,7 +9,7 @@ import os
 import secrets
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -46,10 +46,13 @@ from tenuto.worker import Worker
 
 @dataclass(frozen=True)
 class Settings:
-    """How a runtime behaves. `worker` False: threads advance only by `drive` or in another process."""
+    """How a runtime behaves. `worker` False: threads advance only by `drive` or in another process.
+    `concurrency`: how many it takes at a time; `agent_limits`: of these agents no more than that.
+    """
 
     worker: bool = True
     concurrency: int = limits.WORKER_CONCURRENCY
+    agent_limits: Mapping[str, int] = field(default_factory=dict)
     lease_seconds: float = limits.LEASE_SECONDS
     grace_seconds: float = limits.STOP_GRACE_SECONDS
 
@@ -76,6 +79,9 @@ class Runtime:
             if agent.name in self.agents:
                 raise ConfigurationError(f"two agents are called {agent.name!r}")
             self.agents[agent.name] = agent
+        for name, most in settings.agent_limits.items():
+            if name not in self.agents or most < 1:
+                raise ConfigurationError(f"limit {name}={most}: a limit is of an agent here, and 1 or more")
         store: Store = open_store(database) if isinstance(database, str) else database
         self.owner = f"w{os.getpid()}-{secrets.token_hex(3)}"
         self.observe = observe
@@ -99,6 +105,7 @@ class Runtime:
             self.agents,
             self.hub,
             concurrency=settings.concurrency,
+            agent_limits=settings.agent_limits,
             claiming=settings.worker and bool(self.agents),
         )
 
@@ -169,7 +176,7 @@ class Runtime:
         # The same start again is the same append; another one under this id is refused by the store.
         told = hashlib.sha256(b"".join(encode(event) for event in events)).hexdigest()
         if thread_id is None:
-            self.worker.expect(new_id)
+            self.worker.expect(new_id, agent)
         await again(lambda: self.store.create(new_id, events, append_id=f"start {told}"))
         return new_id
 

@@ -190,7 +190,7 @@ def _open(state: ThreadState, calls: list[CallState], now_ms: int, local: Local)
     times = [raised.expires_at_ms for raised in state.interrupts if raised.expires_at_ms]
     halted = _exhausted(state) is not None
     waiting = bool(state.interrupts or local.running)
-    for call in calls:
+    for call in () if state.doubted else calls:
         if call.id in local.running or call.interrupt is not None:
             continue
         if call.phase == "planned" and call.call.gated:
@@ -325,6 +325,19 @@ def trouble(state: ThreadState, error: str, attempts: int) -> InterruptRaised:
     """A question for a thread that no worker can advance; the answer makes it ready again."""
     return _ask(
         state, f"Advancing this thread failed {attempts} times: {error}. Answer to try again, or cancel."
+    )
+
+
+def deadly(state: ThreadState, deaths: int) -> InterruptRaised:
+    """A question for a thread whose holders died one after the other; the answer lets it go on."""
+    calls = ", ".join(
+        call.call.name for call in state.open if call.phase in ("planned", "allowed", "started")
+    )
+    what = f" It has to run: {calls}." if calls else ""
+    return _ask(
+        state,
+        f"{deaths} workers in a row died or stood still while they held this thread, so it may be what kills "
+        f"them.{what} Answer to let it go on, or cancel.",
     )
 
 

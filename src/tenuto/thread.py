@@ -142,6 +142,11 @@ class ThreadState(msgspec.Struct):
     sent: tuple[str, str, str] = ("", "", "")
 
     @property
+    def doubted(self) -> bool:
+        """A person is asked about the thread as a whole: until they answer, nothing of it is run."""
+        return any(not raised.call_id for raised in self.interrupts)
+
+    @property
     def status(self) -> str:
         """`ended`, else what is being waited for, else "running"."""
         if self.ended is not None:

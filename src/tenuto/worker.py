@@ -24,20 +24,32 @@ logger = logging.getLogger("tenuto.worker")
 
 
 class Worker:
-    """Advances threads of `agents` in this process. `claiming` False: only those given to `drive`."""
+    """Advances threads of `agents` in this process. `claiming` False: only those given to `drive`.
+
+    `concurrency`: how many at a time; `agent_limits`: of these agents no more than that. Neither of them
+    keeps `drive` from a thread that it is given.
+    """
 
     def __init__(
-        self, around: Surroundings, agents: Mapping[str, Agent], hub: Hub, *, concurrency: int, claiming: bool
+        self,
+        around: Surroundings,
+        agents: Mapping[str, Agent],
+        hub: Hub,
+        *,
+        concurrency: int,
+        agent_limits: Mapping[str, int],
+        claiming: bool,
     ) -> None:
         self._around = around
         self._store = around.store
         self._agents = agents
         self._hub = hub
         self._concurrency = concurrency
+        self._agent_limits = agent_limits
         self._claiming = claiming
         self._holders: dict[ThreadId, Holder] = {}
         self._failures: dict[ThreadId, int] = {}
-        self._expected: dict[ThreadId, asyncio.Task[None]] = {}
+        self._expected: dict[ThreadId, tuple[str, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -59,7 +71,7 @@ class Worker:
         """
         self._stopping = True
         self._wake.set()
-        await asyncio.gather(*self._expected.values())
+        await asyncio.gather(*(task for _, task in self._expected.values()))
         running = [holder.task for holder in self._holders.values() if holder.task]
         if running:
             await asyncio.wait(running, timeout=grace_seconds)
@@ -94,13 +106,12 @@ class Worker:
             raise
         return True
 
-    def expect(self, thread_id: ThreadId) -> None:
+    def expect(self, thread_id: ThreadId, agent: str) -> None:
         """A thread is about to be created by the caller, in this very moment: where there is room, take it in
         the same commit, and save the round of a claim.
         """
-        room = self._concurrency - len(self._holders) - len(self._expected)
-        if self._claiming and not self._stopping and room > 0:
-            self._expected[thread_id] = asyncio.create_task(self._take_expected(thread_id))
+        if self._claiming and not self._stopping and agent in self._room():
+            self._expected[thread_id] = agent, asyncio.create_task(self._take_expected(thread_id))
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -112,6 +123,16 @@ class Worker:
                 holder.hear(change.head_seq)
             elif change.thread_id not in self._expected:
                 self._wake.set()
+
+    def _room(self) -> dict[str, int]:
+        """How many threads more can be taken, of each agent of which any can."""
+        left = self._concurrency - len(self._holders) - len(self._expected)
+        room = dict.fromkeys(self._agents, left)
+        for name, most in self._agent_limits.items():
+            taken = sum(holder.agent.name == name for holder in self._holders.values())
+            taken += sum(agent == name for agent, _ in self._expected.values())
+            room[name] = min(left, most - taken)
+        return {name: most for name, most in room.items() if most > 0}
 
     async def _take_expected(self, thread_id: ThreadId) -> None:
         asked_at = self._around.clock.monotonic()
@@ -131,13 +152,15 @@ class Worker:
         while not self._stopping:
             timeout = limits.POLL_SECONDS
             self._wake.clear()
-            room = self._concurrency - len(self._holders) - len(self._expected)
-            self._full = room <= 0
-            if room > 0:
+            room = self._room()
+            self._full = not room
+            if room:
+                free = self._concurrency - len(self._holders) - len(self._expected)
+                limit = min(free, sum(room.values()))
                 asked_at = self._around.clock.monotonic()
                 try:
                     claimed = await self._store.claim(
-                        self._around.owner, self._agents, limit=room, lease_seconds=self._around.lease_seconds
+                        self._around.owner, room, limit=limit, lease_seconds=self._around.lease_seconds
                     )
                 except Exception:
                     # Whatever it is, this worker goes on: nobody else may be there to claim.
@@ -148,7 +171,8 @@ class Worker:
                     if claimed.next_ready_ms is not None:
                         wait = (claimed.next_ready_ms - self._store.now_ms()) / 1000
                         timeout = min(timeout, max(wait, 0.0))
-                    self._full = len(claimed.claims) == room
+                    # What ended makes room for what was left because of a limit.
+                    self._full = len(claimed.claims) == limit or bool(self._agent_limits)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._wake.wait()
@@ -165,7 +189,7 @@ class Worker:
     async def _hold(self, holder: Holder) -> None:
         thread_id = holder.thread_id
         try:
-            work = advance(holder)
+            work = advance(holder, poisoned=holder.claim.deaths >= limits.POISON_DEATHS)
             await (seen.turn(thread_id, holder.agent, work) if (seen := self._around.observe) else work)
             self._failures.pop(thread_id, None)
         except asyncio.CancelledError:

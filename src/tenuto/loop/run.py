@@ -6,17 +6,20 @@ from tenuto.events import AgentChanged, Event, InterruptResolved
 from tenuto.loop.act import act
 from tenuto.loop.decide import decide
 from tenuto.loop.holder import Holder
-from tenuto.steps import AskPerson, CallModel, Finish, RunCalls, Settle, StopCalls, Wait, next_step
+from tenuto.steps import AskPerson, CallModel, Finish, RunCalls, Settle, StopCalls, Wait, deadly, next_step
 from tenuto.tools.tool import replan
 
 
-async def advance(holder: Holder) -> None:
+async def advance(holder: Holder, *, poisoned: bool = False) -> None:
     """Load a thread and advance it until it waits for something that is not in this process, then release it.
 
+    `poisoned`: those who advanced it before died of it, so that a person is asked before anything is run.
     Raises `LeaseLost` when another worker took over and `StoreError` when the store stays down; whatever was
     not recorded by then is in doubt or done again by the next holder, as the rules say.
     """
     await holder.load()
+    if poisoned:
+        await _ask_first(holder)
     await _adopt(holder)
     while not holder.released:
         await holder.absorb()
@@ -63,3 +66,10 @@ async def _adopt(holder: Holder) -> None:
         # A decision that came in meanwhile makes this refuse; then look again.
         if not await holder.append(*events, conditional=True):
             await holder.absorb()
+
+
+async def _ask_first(holder: Holder) -> None:
+    """Ask a person whether a thread that kills its workers shall go on; until then nothing of it is run."""
+    state = holder.state
+    if state.ended is None and state.cancel is None and not state.doubted:
+        await holder.append(deadly(state, holder.claim.deaths))

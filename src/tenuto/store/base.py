@@ -164,13 +164,18 @@ class Store(ABC):
 
     # -- leases ------------------------------------------------------------------------------------------
 
-    async def claim(self, owner: str, agents: Iterable[str], *, limit: int, lease_seconds: float) -> Claimed:
-        """Take up to `limit` ready threads. The agents take turns; within one, threads about which a person
-        just decided something come first, then those that have been ready for longest.
+    async def claim(
+        self, owner: str, agents: Iterable[str] | Mapping[str, int], *, limit: int, lease_seconds: float
+    ) -> Claimed:
+        """Take up to `limit` ready threads; of an agent no more than a mapping says. The agents take turns;
+        within one, threads about which a person just decided something come first, then those that have been
+        ready for longest.
         """
-        names, limit = sorted(set(agents)), min(limit, limits.MAX_BATCH_APPENDS)
-        lease_ms = _ms(lease_seconds)
-        return await self._perform("claim", owner=owner, agents=names, limit=limit, lease_ms=lease_ms)
+        limit, lease_ms = min(limit, limits.MAX_BATCH_APPENDS), _ms(lease_seconds)
+        most = dict(
+            sorted((agents if isinstance(agents, Mapping) else dict.fromkeys(agents, LATEST)).items())
+        )
+        return await self._perform("claim", owner=owner, agents=most, limit=limit, lease_ms=lease_ms)
 
     async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
         """Claim one given thread if it is ready and free; None otherwise."""

@@ -20,14 +20,14 @@ INSERT INTO labels (label, thread, created_at, id) VALUES (?, ?, ?, ?);
 INSERT INTO events (thread, seq, version, type, at, append_id, hash, salt, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT));
 
--- grow: The log has a new head. The hot path: it touches no indexed column.
-UPDATE threads SET head_seq = ?, head_hash = ?, updated_at = ? WHERE num = ?;
+-- grow: The log has a new head; ?4 = 0 when the holder got somewhere. The hot path: it touches no indexed column.
+UPDATE threads SET head_seq = ?1, head_hash = ?2, updated_at = ?3, deaths = deaths * ?4 WHERE num = ?5;
 
 -- set_status: The holder ended the thread.
 UPDATE threads SET status = ? WHERE num = ?;
 
 -- end: The holder ended the thread, having seen all of it, and gives it back.
-UPDATE threads SET status = ?, ready_at = ?, lease_owner = NULL, lease_until = 0 WHERE num = ?;
+UPDATE threads SET status = ?, ready_at = ?, lease_owner = NULL, lease_until = 0, deaths = 0 WHERE num = ?;
 
 -- make_ready: An external event came: the thread is ready now, or was so before.
 UPDATE threads
@@ -75,12 +75,12 @@ SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= ?1 AND
 
 -- claimable: Ready threads of one agent that no live lease holds, of those that a person just decided about or of
 -- the others, longest ready first.
-SELECT -decided, ready_at, num, id, agent, epoch, head_seq FROM threads
+SELECT -decided, ready_at, num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
 WHERE agent = ? AND decided = ? AND ready_at <= ? AND lease_until <= ?
 ORDER BY ready_at LIMIT ?;
 
 -- claimable_one: One given thread, if it is ready and no live lease holds it.
-SELECT num, id, agent, epoch, head_seq FROM threads
+SELECT num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
 WHERE id = ? AND ready_at <= ? AND lease_until <= ?;
 
 -- next_ready: When the next thread of an agent becomes claimable: by its own time, or as another's lease ends.
@@ -93,8 +93,8 @@ SELECT min(at) FROM (
     WHERE agent = ?1 AND decided IN (0, 1) AND ready_at <= ?2 AND lease_until > ?2 AND lease_owner <> ?3
 );
 
--- lease: A claim: the new epoch fences off whoever held the thread before.
-UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status = 'running', decided = 0
+-- lease: A claim: the new epoch fences off whoever held the thread before, and a holder that is still there died.
+UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status = 'running', decided = 0, deaths = ?
 WHERE num = ?;
 
 -- held: A thread still held under this claim.
@@ -104,13 +104,13 @@ SELECT num, head_seq FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?
 UPDATE threads SET lease_until = ? WHERE num = ?;
 
 -- release: The holder gives the thread back.
-UPDATE threads SET lease_owner = NULL, lease_until = 0, ready_at = ?, status = ? WHERE num = ?;
+UPDATE threads SET lease_owner = NULL, lease_until = 0, ready_at = ?, status = ?, deaths = 0 WHERE num = ?;
 
 -- leases_of: What a worker holds.
 SELECT num, id, head_seq FROM threads WHERE lease_owner = ?;
 
 -- end_leases: A worker is dead: what it held is free at once.
-UPDATE threads SET lease_owner = NULL, lease_until = 0 WHERE lease_owner = ?;
+UPDATE threads SET lease_owner = NULL, lease_until = 0, deaths = deaths + 1 WHERE lease_owner = ?;
 
 -- add_worker: A worker announces itself.
 INSERT OR REPLACE INTO workers (owner, agents, pid, started_at) VALUES (?, ?, ?, ?);

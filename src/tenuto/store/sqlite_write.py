@@ -5,7 +5,7 @@ transaction as it was, and the verbs of other callers in it are not undone.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,10 +22,12 @@ from tenuto.errors import (
 )
 from tenuto.events import (
     VERSION,
+    CallFinished,
     Event,
     InterruptId,
     InterruptRaised,
     InterruptResolved,
+    ModelReplied,
     ThreadCancelled,
     ThreadCompleted,
     ThreadFailed,
@@ -178,7 +180,8 @@ class Transaction:
                 self.first_num = cursor.lastrowid
             self.added += 1
         head_seq = head.seq + len(rows)
-        self._execute(SQL.grow, (head_seq, previous, at_ms, head.num))
+        stuck = not any(isinstance(row.event, ModelReplied | CallFinished) for row in rows)
+        self._execute(SQL.grow, (head_seq, previous, at_ms, stuck, head.num))
         self._project(head, rows, at_ms, external=external)
         self.changes.append(Change(thread_id, head_seq, external))
         return Appended(head.seq + 1, head_seq, at_ms)
@@ -200,12 +203,12 @@ class Transaction:
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def claim(self, owner: str, agents: Iterable[str], limit: int, lease_ms: int) -> Claimed:
+    def claim(self, owner: str, agents: Mapping[str, int], limit: int, lease_ms: int) -> Claimed:
         # Short index ranges; a single IN would have to sort all that is ready.
         free: list[tuple[Any, ...]] = []
-        for agent in agents:
-            ranges = ((agent, decided, self.now_ms, self.now_ms, limit + 1) for decided in (1, 0))
-            ready = [row for values in ranges for row in self._execute(SQL.claimable, values)]
+        for agent, most in agents.items():
+            ranges = ((agent, decided, self.now_ms, self.now_ms, min(most, limit + 1)) for decided in (1, 0))
+            ready = [row for values in ranges for row in self._execute(SQL.claimable, values)][:most]
             free += [(turn, *row) for turn, row in enumerate(ready)]
         free.sort()
         claims = tuple(self._lease(owner, row[3:], lease_ms) for row in free[:limit])
@@ -219,9 +222,9 @@ class Transaction:
         return None if row is None else self._lease(owner, row, lease_ms)
 
     def _lease(self, owner: str, row: tuple[Any, ...], lease_ms: int) -> Claim:
-        num, thread_id, agent, epoch, head_seq = row
-        self._execute(SQL.lease, (owner, self.now_ms + lease_ms, num))
-        return Claim(thread_id, agent, epoch + 1, head_seq)
+        num, thread_id, agent, epoch, head_seq, deaths = row
+        self._execute(SQL.lease, (owner, self.now_ms + lease_ms, deaths, num))
+        return Claim(thread_id, agent, epoch + 1, head_seq, deaths)
 
     def renew(self, owner: str, claims: Sequence[Claim], lease_ms: int) -> dict[ThreadId, int]:
         heads: dict[ThreadId, int] = {}

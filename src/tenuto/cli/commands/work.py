@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tenuto.agent import Agent
     from tenuto.cli.run import Task
     from tenuto.cli.target import Target
-    from tenuto.runtime import Runtime
+    from tenuto.runtime import Runtime, Settings
 
 commands = typer.Typer()
 
@@ -129,6 +129,14 @@ _Agents = Annotated[
     str | None, typer.Argument(metavar="MODULE:AGENT", callback=agent_names, help="As --agent.")
 ]
 _Concurrency = Annotated[int, typer.Option(min=1, max=10_000, help="Threads that run here at a time.")]
+_Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="AGENT=N",
+        help="Of this agent's threads no more than N at a time; may be repeated.",
+    ),
+]
 _LogFormat = Annotated[
     Literal["text", "json"], typer.Option(envvar="TENUTO_LOG", help="How this process logs, on stderr.")
 ]
@@ -151,6 +159,7 @@ def serve(
         bool, typer.Option("--worker/--no-worker", help="Run threads here too, or leave them to workers.")
     ] = True,
     concurrency: _Concurrency = WORKER_CONCURRENCY,
+    limit: _Limits = None,
     grace: _Grace = STOP_GRACE_SECONDS,
     log_format: _LogFormat = "text",
     log_level: _LogLevel = "info",
@@ -162,13 +171,15 @@ def serve(
     The first agent answers at /api/agent. /healthz and /readyz are for orchestrators.
     """
     from tenuto.observe.lines import log_to_stderr
+    from tenuto.runtime import Settings
     from tenuto.server import serve as serve_agents
 
     def ready(url: str) -> None:
         print(f"serving {', '.join(runtime.agents)} on {url}", flush=True)
 
     log_to_stderr(log_format, log_level)
-    with _runtime(agents or agent, database, (worker, concurrency, grace)) as runtime:
+    how = Settings(worker, concurrency, _limits(limit), grace_seconds=grace)
+    with _runtime(agents or agent, database, how) as runtime:
         serve_agents(runtime, host=host, port=port, ready=ready)
 
 
@@ -177,6 +188,7 @@ def worker(
     agents: _Agents = None,
     agent: AgentName = None,
     concurrency: _Concurrency = WORKER_CONCURRENCY,
+    limit: _Limits = None,
     grace: _Grace = STOP_GRACE_SECONDS,
     host: Annotated[str, typer.Option(help="Where the probes listen.")] = "127.0.0.1",
     port: Annotated[
@@ -193,6 +205,7 @@ def worker(
     rest over. Nothing is lost by kill -9 either: another worker goes on when the lease ends.
     """
     from tenuto.observe.lines import log_to_stderr
+    from tenuto.runtime import Settings
     from tenuto.server import work
 
     def ready(url: str) -> None:
@@ -200,26 +213,34 @@ def worker(
         print(f"worker {runtime.owner} runs {', '.join(runtime.agents)}{probes}", flush=True)
 
     log_to_stderr(log_format, log_level)
-    with _runtime(agents or agent, database, (True, concurrency, grace)) as runtime:
+    how = Settings(True, concurrency, _limits(limit), grace_seconds=grace)
+    with _runtime(agents or agent, database, how) as runtime:
         work(runtime, host=host, port=port, ready=ready)
 
 
+def _limits(given: list[str] | None) -> dict[str, int]:
+    """What --limit says, by agent. Raises `BadParameter`."""
+    limits: dict[str, int] = {}
+    for text in given or ():
+        agent, separator, most = text.rpartition("=")
+        if not (separator and agent and most.isascii() and most.isdecimal() and 0 < len(most) <= 6):
+            raise typer.BadParameter(f"{text!r} is not of the form AGENT=N", param_hint="--limit")
+        limits[agent] = int(most)
+    return limits
+
+
 @contextlib.contextmanager
-def _runtime(names: str | None, database: str, how: tuple[bool, int, float]) -> "Iterator[Runtime]":
-    """The runtime of a process that works, looked on but not opened yet. `how`: worker, concurrency, grace
-    seconds.
-    """
+def _runtime(names: str | None, database: str, settings: "Settings") -> "Iterator[Runtime]":
+    """The runtime of a process that works, looked on but not opened yet."""
     from tenuto.cli.agents import check_models, load_agents, named_agents
     from tenuto.observe.environment import looking_on
-    from tenuto.runtime import Runtime, Settings
+    from tenuto.runtime import Runtime
 
     if not (found := named_agents(names)):
         raise typer.BadParameter(AGENT_NEEDED, param_hint="MODULE:AGENT")
     loaded = load_agents(found)
-    works, concurrency, grace = how
-    if works:
+    if settings.worker:
         check_models(loaded)
-    settings = Settings(worker=works, concurrency=concurrency, grace_seconds=grace)
     # The agents' module comes first: it may have set up a tracer provider of its own.
     with looking_on() as observe:
         yield Runtime(loaded, database, settings=settings, observe=observe)

@@ -10,9 +10,13 @@ from tenuto.errors import (
     ThreadNotFound,
 )
 from tenuto.events import (
+    CallFinished,
+    CallId,
+    CallStarted,
     CancelRequested,
     Event,
     InterruptId,
+    ModelReplied,
     ThreadCancelled,
     ThreadCompleted,
     ThreadFailed,
@@ -149,6 +153,76 @@ class LeaseContract:
         claims = (one.claim(owner, ["ops"], limit=5, **LEASE) for one, owner in owners * 4)
         taken = [claim.thread_id for claimed in await asyncio.gather(*claims) for claim in claimed.claims]
         assert len(taken) == len(set(taken)) == 30
+
+    async def test_no_more_of_an_agent_is_taken_than_there_is_room_for(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        for number, agent in enumerate("aaaabb"):
+            await started(store, f"t{number}", agent)
+            clock.advance(1)
+        due_at = clock.at_ms + 4_000
+        claim = await held(store, await started(store, "later", "a"))
+        await store.release(claim, seen_seq=2, wake_at_ms=due_at, status="sleeping")
+        claimed = await store.claim("worker-1", {"a": 2, "b": 5}, limit=7, **LEASE)
+        assert [claim.thread_id for claim in claimed.claims] == ["t0", "t4", "t1", "t5"]
+        # What there is no room for is no reason to ask again at once.
+        assert claimed.next_ready_ms == due_at
+        claimed = await store.claim("worker-1", {"a": 9}, limit=1, **LEASE)
+        assert [claim.thread_id for claim in claimed.claims] == ["t2"]
+        assert claimed.next_ready_ms == clock.at_ms
+        rest = await store.claim("worker-2", ["a", "b"], limit=7, **LEASE)
+        assert [claim.thread_id for claim in rest.claims] == ["t3"]
+
+    # -- holders that die ------------------------------------------------------------------------------
+
+    async def test_holders_that_die_are_counted(self, store: Store, clock: FakeClock) -> None:
+        thread_id = await started(store)
+        assert (await held(store, thread_id)).deaths == 0
+        for deaths in (1, 2):
+            clock.advance(15)
+            (claim,) = (await store.claim("worker-1", ["ops"], limit=1, **LEASE)).claims
+            assert claim.deaths == deaths
+            started_ = CallStarted(CallId("c"), attempt=deaths, key="k")
+            await store.append(thread_id, [started_], append_id=f"try {deaths}", epoch=claim.epoch)
+        clock.advance(15)
+        assert (await held(store, thread_id, "worker-2")).deaths == 3
+
+    async def test_whoever_gets_somewhere_begins_the_count_anew(self, store: Store, clock: FakeClock) -> None:
+        replied = ModelReplied(step=1, seen_seq=2, text="so")
+        steps: list[Event] = [CallFinished(CallId("c"), text="done"), replied]
+        thread_id = await started(store)
+        await held(store, thread_id)
+        for number, event in enumerate(steps):
+            clock.advance(15)
+            claim = await held(store, thread_id)
+            assert claim.deaths == 1
+            await store.append(thread_id, [event], append_id=f"a{number}", epoch=claim.epoch)
+        clock.advance(15)
+        claim = await held(store, thread_id)
+        assert claim.deaths == 1
+        # What comes from outside is nothing that a holder did.
+        await store.append(thread_id, [MESSAGE], append_id="m")
+        clock.advance(15)
+        claim = await held(store, thread_id)
+        assert claim.deaths == 2
+        assert await store.release(claim, seen_seq=5, wake_at_ms=clock.at_ms, status="running")
+        claim = await held(store, thread_id)
+        assert claim.deaths == 0
+        clock.advance(15)
+        claim = await held(store, thread_id)
+        done = [ThreadCompleted("yes")]
+        await store.append(thread_id, done, append_id="end", epoch=claim.epoch, head_seq=5)
+        await store.append(thread_id, [MESSAGE], append_id="again")
+        assert (await held(store, thread_id)).deaths == 0
+
+    async def test_a_worker_that_closes_without_giving_back_counts_as_one_that_died(
+        self, store: Store, second: Store
+    ) -> None:
+        thread_id = await started(store)
+        await second.register("worker-2", ["ops"])
+        await held(second, thread_id, "worker-2")
+        await second.close()
+        assert (await held(store, thread_id)).deaths == 1
 
     # -- the rest ----------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ CREATE TABLE threads (
     decided boolean NOT NULL DEFAULT false,
     lease_owner text COLLATE "C",
     lease_until bigint NOT NULL DEFAULT 0,
+    deaths integer NOT NULL DEFAULT 0,
     epoch bigint NOT NULL DEFAULT 0,
     head_seq bigint NOT NULL DEFAULT 0,
     head_hash bytea NOT NULL DEFAULT decode(repeat('00', 32), 'hex'),

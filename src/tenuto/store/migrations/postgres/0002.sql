@@ -103,6 +103,7 @@ BEGIN
                     WHERE id = event.id AND outcome IS NULL;
                     new.decided := new.decided OR external;
                 END IF;
+            WHEN 'model_replied', 'call_finished' THEN new.deaths := 0;
             WHEN 'thread_completed' THEN ended := 'completed';
             WHEN 'thread_failed' THEN ended := 'failed';
             WHEN 'thread_halted' THEN ended := 'halted';
@@ -119,10 +120,11 @@ BEGIN
         new.ready_at := CASE WHEN ended = 'cancelled' THEN now_ms END;
         new.lease_owner := NULL;
         new.lease_until := 0;
+        new.deaths := 0;
     END IF;
     UPDATE threads
     SET head_seq = seq, head_hash = previous, updated_at = at_ms, status = new.status, ready_at = new.ready_at,
-        decided = new.decided, lease_owner = new.lease_owner, lease_until = new.lease_until
+        decided = new.decided, lease_owner = new.lease_owner, lease_until = new.lease_until, deaths = new.deaths
     WHERE num = head.num;
     RETURN json_build_object(
         'value', tenuto_appended(head.head_seq + 1, seq, at_ms), 'change', json_build_array(head.id, seq, external));
@@ -223,9 +225,11 @@ END $$;
 CREATE FUNCTION tenuto_lease(thread_num bigint, owner text, lease_ms bigint, now_ms bigint)
 RETURNS json LANGUAGE sql AS $$
     UPDATE threads
-    SET lease_owner = owner, lease_until = now_ms + lease_ms, epoch = epoch + 1, status = 'running', decided = false
+    SET lease_owner = owner, lease_until = now_ms + lease_ms, epoch = epoch + 1, status = 'running', decided = false,
+        deaths = deaths + (lease_owner IS NOT NULL)::integer
     WHERE num = thread_num
-    RETURNING json_build_object('thread_id', id, 'agent', agent, 'epoch', epoch, 'head_seq', head_seq)
+    RETURNING json_build_object(
+        'thread_id', id, 'agent', agent, 'epoch', epoch, 'head_seq', head_seq, 'deaths', deaths)
 $$;
 
 CREATE FUNCTION tenuto_take(op tenuto_op, now_ms bigint) RETURNS json LANGUAGE plpgsql AS $$
@@ -246,7 +250,8 @@ BEGIN
         RETURN tenuto_refused('LeaseLost',
             format('thread %s is no longer held at epoch %s', op.thread_id, op.epoch));
     ELSIF head.head_seq <= op.head_seq THEN
-        UPDATE threads SET lease_owner = NULL, lease_until = 0, ready_at = op.wake_at_ms, status = op.status
+        UPDATE threads
+        SET lease_owner = NULL, lease_until = 0, ready_at = op.wake_at_ms, status = op.status, deaths = 0
         WHERE num = head.num;
     END IF;
     RETURN json_build_object('value', head.head_seq <= op.head_seq);

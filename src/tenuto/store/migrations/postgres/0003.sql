@@ -2,21 +2,22 @@
 -- refusal, with "changes" where logs are to be looked at.
 
 -- Ready threads that no live lease holds. The agents take turns, so that the backlog of one does not starve another;
--- within an agent, what a person decided comes first, then what has been ready for longest. More are looked at
--- than are wanted, because others may claim just now.
+-- within an agent, what a person decided comes first, then what has been ready for longest; of each at most as many
+-- as `agents` says. More are looked at than are wanted, because others may claim just now.
 CREATE FUNCTION tenuto_claim(op json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     now_ms CONSTANT bigint := tenuto_now();
     wanted CONSTANT integer := op ->> 'limit';
     lease_ms CONSTANT bigint := op ->> 'lease_ms';
     claims json[] := '{}';
+    taken text[] := '{}';
     looked_at integer := 0;
     candidate record;
     found bigint;
     next_ready bigint;
 BEGIN
     FOR candidate IN
-        SELECT ready.num FROM json_array_elements_text(op -> 'agents') AS name
+        SELECT ready.num, name, most::bigint FROM json_each_text(op -> 'agents') AS agents (name, most)
         CROSS JOIN LATERAL (
             SELECT num, decided, ready_at, row_number() OVER (ORDER BY NOT decided, ready_at, num) AS turn
             FROM (
@@ -31,18 +32,20 @@ BEGIN
         ) AS ready
         ORDER BY ready.turn, NOT ready.decided, ready.ready_at, ready.num
     LOOP
+        CONTINUE WHEN cardinality(array_positions(taken, candidate.name)) >= candidate.most;
         looked_at := looked_at + 1;
         EXIT WHEN cardinality(claims) >= wanted;
         SELECT num INTO found FROM threads
         WHERE num = candidate.num AND ready_at <= now_ms AND lease_until <= now_ms FOR UPDATE SKIP LOCKED;
         IF found IS NOT NULL THEN
             claims := claims || tenuto_lease(found, op ->> 'owner', lease_ms, now_ms);
+            taken := taken || candidate.name;
         END IF;
     END LOOP;
     IF looked_at > cardinality(claims) THEN
         next_ready := now_ms;
     ELSE
-        SELECT min(at) INTO next_ready FROM json_array_elements_text(op -> 'agents') AS name CROSS JOIN LATERAL (
+        SELECT min(at) INTO next_ready FROM json_object_keys(op -> 'agents') AS name CROSS JOIN LATERAL (
             (SELECT ready_at AS at FROM threads
              WHERE agent = name AND decided AND ready_at > now_ms ORDER BY ready_at LIMIT 1)
             UNION ALL
@@ -95,7 +98,8 @@ BEGIN
     WITH held AS (
         SELECT num FROM threads WHERE lease_owner = op ->> 'owner' ORDER BY num FOR UPDATE
     ), freed AS (
-        UPDATE threads SET lease_owner = NULL, lease_until = 0 FROM held WHERE threads.num = held.num
+        UPDATE threads SET lease_owner = NULL, lease_until = 0, deaths = deaths + 1
+        FROM held WHERE threads.num = held.num
         RETURNING threads.id, threads.head_seq
     )
     SELECT json_agg(json_build_array(id, head_seq, true)) INTO changes FROM freed;
