@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 
-from tenuto.errors import InvalidInput, UnknownAgent
+from tenuto.errors import InvalidInput, Undecodable, UnknownAgent
 from tenuto.events import InterruptKind, InterruptResolved, Limits, Outcome
 from tenuto.rows import InterruptRow
 from tenuto.steps import APPROVAL_OPTIONS, QUESTION_OPTIONS, REVIEW_OPTIONS
@@ -83,12 +83,15 @@ def decide(
 ) -> InterruptResolved:
     """The event that records what a person decided about a pending interrupt; `tools` are its agent's.
 
-    Raises `InvalidInput`, and `UnknownAgent` when an edit needs a tool that is not here.
+    Raises `InvalidInput`; `Undecodable` for one that cannot be read; `UnknownAgent` when an edit needs a tool
+    that is not here.
     """
     if unknown := sorted(set(decision) - set(Decision.__annotations__)):
         # A misspelt `digest` would be a check that is not made.
         known = ", ".join(Decision.__annotations__)
         raise TypeError(f"resolve() takes no {', '.join(unknown)}; it takes {known}")
+    if row.fault:
+        raise Undecodable(f"interrupt {row.id} cannot be decided: {row.fault}")
     outcome = outcome_of(row.kind, verb)
     arguments, digest = "", ""
     if outcome == "edited":

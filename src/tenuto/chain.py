@@ -4,17 +4,26 @@ It shows edits and damage, not a rewrite of all behind it by whoever owns the da
 elsewhere and compare.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from tenuto.errors import StoreError, Undecodable
-from tenuto.events import Entry, ThreadId, body_hash, chain_hash
+from tenuto.events import (
+    Entry,
+    InterruptId,
+    InterruptRaised,
+    InterruptResolved,
+    ThreadId,
+    body_hash,
+    chain_hash,
+)
 from tenuto.limits import MAX_PAGE_ROWS
-from tenuto.rows import ENDED, InterruptRow, StoredEvent, ThreadRow
-from tenuto.thread import fold
+from tenuto.rows import InterruptRow, StoredEvent, ThreadRow
+from tenuto.steps import Wait, next_step
+from tenuto.thread import ThreadState, fold
 
 
 class ChainReport(msgspec.Struct, frozen=True):
@@ -34,7 +43,10 @@ class Log(Protocol):
     async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]: ...
     async def read(self, thread_id: ThreadId) -> list[Entry]: ...
     async def thread(self, thread_id: ThreadId) -> ThreadRow: ...
-    async def interrupts(self, *, thread_id: ThreadId | None, limit: int) -> list[InterruptRow]: ...
+    async def interrupts(
+        self, *, thread_id: ThreadId | None, pending: bool | None, after: InterruptId | None, limit: int
+    ) -> list[InterruptRow]: ...
+    async def strays(self, thread_id: ThreadId | None = None) -> list[str]: ...
 
 
 async def verify_thread(
@@ -115,6 +127,8 @@ def _fault(
 
 def _row_fault(row: ThreadRow, report: ChainReport) -> str:
     """Whether the thread's row ends where its events do: the next event is chained on what the row says."""
+    if row.fault:
+        return row.fault
     if row.head_seq < report.checked:
         return f"the thread's row says that event {row.head_seq} is the last"
     if row.head_hash != report.head_hash.hex():
@@ -123,26 +137,81 @@ def _row_fault(row: ThreadRow, report: ChainReport) -> str:
 
 
 async def _projection_fault(store: Log, row: ThreadRow, report: ChainReport) -> str:
-    """Whether the inbox and the status follow from the events. Not told of erased or new ones."""
+    """Whether the inbox and the thread's row follow from the events. Not told of erased or new ones."""
+    if strays := await store.strays(row.id):
+        return strays[0]
+    listed = [one async for one in _listed(store, row.id)]
+    for one in listed:
+        if one.fault:
+            return f"interrupt {one.id}: {one.fault}"
     if report.erased:
         return ""
     try:
-        state = fold(await store.read(row.id), row.id)
+        entries = await store.read(row.id)
+        state = fold(entries, row.id)
     except Undecodable:
         return ""  # a newer version wrote it
     except StoreError as error:
         return str(error)
-    listed = {one.id for one in await store.interrupts(thread_id=row.id, limit=MAX_PAGE_ROWS)}
-    pending = {raised.id for raised in state.interrupts}
     if await store.thread(row.id) != row:
         return ""
-    if wrong := sorted(listed ^ pending):
-        where = (
-            "by the events, and the inbox does not list it" if wrong[0] in pending else "by the inbox only"
-        )
-        return f"interrupt {wrong[0]} is pending {where}"
-    if row.status in ENDED and state.ended is None and row.ready_at_ms is None and row.lease_owner is None:
+    return _inbox_fault(listed, entries) or _thread_fault(row, state, entries)
+
+
+async def _listed(store: Log, thread_id: ThreadId) -> AsyncIterator[InterruptRow]:
+    last: InterruptId | None = None
+    while page := await store.interrupts(thread_id=thread_id, pending=None, after=last, limit=MAX_PAGE_ROWS):
+        for row in page:
+            yield row
+        last = page[-1].id
+
+
+def _inbox_fault(listed: Iterable[InterruptRow], entries: Iterable[Entry]) -> str:
+    """Whether the inbox has each pause of the events once, and says of it what they say."""
+    said: dict[InterruptId, dict[str, Any]] = {}
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, InterruptRaised):
+            said[event.id] = {
+                **{name: getattr(event, name) for name in ("kind", "call_id", "arguments", "digest")},
+                "expires_at_ms": event.expires_at_ms,
+                "raised_seq": entry.seq,
+                "raised_at_ms": entry.at_ms,
+                "outcome": None,
+                "resolved_at_ms": None,
+            }
+        elif isinstance(event, InterruptResolved):
+            said[event.id] |= {"outcome": event.outcome, "resolved_at_ms": entry.at_ms, "by": event.by}
+    for row in listed:
+        for name, value in said.pop(row.id, {"id": None}).items():
+            if (told := getattr(row, name)) != value:
+                return f"interrupt {row.id} has {name} {told!r} in the inbox, and {value!r} in the events"
+    for interrupt_id, facts in said.items():
+        # What one append has raised and resolved, the copied past of a fork, was never in it.
+        if facts["resolved_at_ms"] != facts["raised_at_ms"]:
+            return f"interrupt {interrupt_id} is in the events, and the inbox does not list it"
+    return ""
+
+
+def _thread_fault(row: ThreadRow, state: ThreadState, entries: Sequence[Entry]) -> str:
+    """Whether the thread's row says what its events do, and whether somebody will look when there is work."""
+    told = {
+        "agent": (row.agent, state.agent),
+        "metadata": (row.metadata, state.metadata),
+        "created_at": (row.created_at_ms, entries[0].at_ms),
+        "updated_at": (row.updated_at_ms, state.at_ms),
+    }
+    for name, (here, there) in told.items():
+        if here != there:
+            return f"the thread's row has {here!r} as {name}, its events have {there!r}"
+    asleep = row.ready_at_ms is None and row.lease_owner is None
+    # A message that came after a request to cancel begins a turn; nobody may have looked at it yet.
+    passing = () if asleep else ("running", "cancelled")
+    step = next_step(state, state.at_ms)
+    if asleep and (not isinstance(step, Wait) or step.until_ms is not None):
         return f"the thread's row says {row.status}, its events do not, and no worker would look at it"
+    if row.status not in (state.status, *passing):
+        return f"the thread's row says {row.status}, its events say {state.status}"
     return ""
 
 

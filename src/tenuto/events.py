@@ -333,7 +333,7 @@ def decode(body: bytes, version: int = VERSION) -> AnyEvent:
             raw = UPCASTERS[step](raw)
         event: AnyEvent = msgspec.convert(raw, AnyEvent)
         return event
-    except (msgspec.DecodeError, KeyError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise Undecodable(f"stored event cannot be read: {error}") from error
 
 

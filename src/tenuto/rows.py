@@ -3,12 +3,22 @@
 Values, with which everything above speaks about the log without knowing where it lies.
 """
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
-from tenuto.errors import AlreadyDecided
-from tenuto.events import InterruptId, InterruptKind, Outcome, ThreadId
+from tenuto.errors import AlreadyDecided, Undecodable
+from tenuto.events import (
+    InterruptId,
+    InterruptKind,
+    InterruptRaised,
+    InterruptResolved,
+    Outcome,
+    ThreadId,
+    decode,
+)
 
 ThreadStatus = Literal[
     "running",
@@ -29,7 +39,8 @@ class ThreadRow(msgspec.Struct, frozen=True):
 
     `status` is "running" from any external event until the holder has dealt with it, and while somebody holds
     the thread. `ready_at_ms` is None when only an external event can move it. `head_hash` (hex) is that of
-    the last event, on which the next one will be chained.
+    the last event, on which the next one will be chained. `fault` names columns that hold what they may not;
+    they are shown empty.
     """
 
     id: ThreadId
@@ -42,10 +53,13 @@ class ThreadRow(msgspec.Struct, frozen=True):
     lease_owner: str | None
     metadata: dict[str, Any]
     head_hash: str
+    fault: str = ""
 
 
 class InterruptRow(msgspec.Struct, frozen=True):
-    """A pause that needs or needed a person. `outcome` is None while it is pending."""
+    """A pause that needs or needed a person. `outcome` is None while it is pending. One that cannot be read,
+    or whose events say something else, has a `fault`: then `prompt` says so, and nothing can be decided.
+    """
 
     id: InterruptId
     thread_id: ThreadId
@@ -64,6 +78,7 @@ class InterruptRow(msgspec.Struct, frozen=True):
     by: str = ""
     comment: str = ""
     resolved_at_ms: int | None = None
+    fault: str = ""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -138,3 +153,93 @@ def already_decided(interrupt: InterruptRow) -> AlreadyDecided:
         by=interrupt.by,
         at_ms=interrupt.resolved_at_ms,
     )
+
+
+# -- from what is stored ---------------------------------------------------------------------------------
+
+E = TypeVar("E", InterruptRaised, InterruptResolved)
+Row = TypeVar("Row", ThreadRow, InterruptRow)
+_HEAD: Final = (
+    *("id", "thread_id", "agent", "kind", "raised_seq", "raised_at_ms", "expires_at_ms", "outcome"),
+    "resolved_at_ms",
+)
+_TEXTS: Final = ("call_id", "name", "arguments", "prompt", "digest", "options")
+_SAME: Final = ("id", "kind", "expires_at_ms", "outcome")
+_BLANKS: Final[tuple[Any, ...]] = (None, "", 0, {}, "running", "question")
+
+
+def interrupt_row(row: Sequence[Any]) -> InterruptRow:
+    """A row of the view `interrupt_rows`. Erased events leave their texts empty; what cannot be read, or is
+    about another interrupt than the row, leaves a `fault` and nothing to decide.
+    """
+    columns = dict(zip(_HEAD, row, strict=False))
+    raised = told = InterruptRaised(row[0], row[3], expires_at_ms=row[6])
+    resolved = InterruptResolved(row[0], row[7])
+    fault = ""
+    try:
+        raised = _said(columns, f"event {row[4]}", row[10:12], told)
+        if row[7] is not None:
+            resolved = _said(columns, "the event that decided it", row[12:14], resolved)
+    except Undecodable as error:
+        raised, fault = told, str(error)
+    columns |= {name: getattr(raised, name) for name in _TEXTS}
+    found = _read(InterruptRow, columns | {"by": resolved.by, "comment": resolved.comment}, fault)
+    if not found.fault:
+        return found
+    prompt = f"This cannot be read, nor decided: {found.fault}; `tenuto verify {found.thread_id}` tells more"
+    return msgspec.structs.replace(found, prompt=prompt, arguments="", digest="", options=())
+
+
+def _said(columns: dict[str, Any], where: str, stored: Sequence[Any], told: E) -> E:
+    """The event that is stored there; what the row has told where it is erased. Raises `Undecodable`, also
+    when the two do not say the same.
+    """
+    version, body = stored
+    where = f"{where} of thread {columns['thread_id']}"
+    if not isinstance(version, int):
+        raise Undecodable(f"{where}: {version or 'it is missing'}")
+    if body is None:
+        return told
+    try:
+        event = decode(body, version)
+    except Undecodable as error:
+        raise Undecodable(f"{where}: {error}") from error
+    if wrong := [name for name in _SAME if getattr(event, name, None) != getattr(told, name, None)]:
+        raise Undecodable(f"{where} has another {wrong[0]} than the row of interrupt {told.id}")
+    return cast("E", event)
+
+
+def _read(kind: type[Row], columns: dict[str, Any], fault: str = "") -> Row:
+    """A row of ours. What its columns may not hold is shown empty, and named in its `fault`."""
+    try:
+        return msgspec.convert(columns | {"fault": fault}, kind)
+    except msgspec.ValidationError:
+        types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    wrong = [name for name, value in columns.items() if not _fits(value, types[name])]
+    blank = {name: next(value for value in _BLANKS if _fits(value, types[name])) for name in wrong}
+    named = ", ".join(name.removesuffix("_ms") for name in wrong)
+    fault = fault or f"what its row has as {named} cannot be read"
+    return msgspec.convert(columns | blank | {"fault": fault}, kind)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def thread_row(row: Sequence[Any]) -> ThreadRow:
+    """The columns of a thread's row, in the order of `ThreadRow`."""
+    columns = dict(zip(ThreadRow.__struct_fields__, row, strict=False))
+    with suppress(msgspec.DecodeError, TypeError, UnicodeError):
+        columns["metadata"] = msgspec.json.decode(columns["metadata"])
+    return _read(ThreadRow, columns)
+
+
+def agent_names(text: object) -> tuple[str, ...]:
+    """Whose threads a worker takes; none, when its row cannot be read."""
+    with suppress(msgspec.MsgspecError, TypeError, UnicodeError):
+        return msgspec.json.decode(str(text), type=tuple[str, ...])
+    return ()

@@ -191,9 +191,12 @@ async def paused(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE interrupts SET outcome = 'dropped'", "interrupt i is pending by the events"),
-        ("DELETE FROM interrupts", "interrupt i is pending by the events"),
-        ("UPDATE threads SET status = 'completed'", "the thread's row says completed, its events do not"),
+        ("UPDATE interrupts SET outcome = 'dropped'", "interrupt i: the event that decided it"),
+        ("DELETE FROM interrupts", "interrupt i is in the events"),
+        (
+            "UPDATE threads SET status = 'completed'",
+            "row says completed, its events say awaiting",
+        ),
     ],
 )
 async def test_an_item_that_vanished_beside_the_log_is_noticed(

@@ -24,7 +24,7 @@ from tenuto.store import open_store
 from tenuto.store.postgres import PostgresStore
 from tenuto.store.postgres_schema import MIGRATIONS
 from tenuto.testing.postgres import execute
-from tenuto.testing.store_contract.cases import LEASE, MESSAGE, approved, held, refused, started
+from tenuto.testing.store_contract.cases import LEASE, MESSAGE, approved, held, refused, started, waiting
 
 
 @pytest.fixture
@@ -236,3 +236,26 @@ async def test_both_databases_make_the_same_hashes(store: PostgresStore) -> None
     assert await store.stored(ThreadId("é🎼")) == await lite.stored(ThreadId("é🎼"))
     assert (await store.thread(ThreadId("é🎼"))) == (await lite.thread(ThreadId("é🎼")))
     await lite.close()
+
+
+# -- what was changed by hand ---------------------------------------------------------------------------
+
+
+async def test_one_damaged_event_hides_nothing_else(store: PostgresStore, postgres_url: str) -> None:
+    for name in ("t1", "t2", "t3", "t4"):
+        await waiting(store, await started(store, name), f"i {name}")
+    execute(postgres_url, "UPDATE events SET body = '{}' WHERE thread = 2 AND type = 'interrupt_raised'")
+    execute(postgres_url, r"UPDATE events SET body = '\xff' WHERE thread = 3 AND type = 'interrupt_raised'")
+    execute(postgres_url, "DELETE FROM events WHERE thread = 4 AND type = 'interrupt_raised'")
+    rows = await store.interrupts()
+    assert [row.id for row in rows] == ["i t1", "i t2", "i t3", "i t4"]
+    assert [bool(row.fault) for row in rows] == [False, True, True, True]
+    assert "event 3 of thread t2: stored event cannot be read" in rows[1].prompt
+    told = execute(postgres_url, "SELECT task_id FROM task_events WHERE event = 'awaiting_approval'")
+    assert told == [("t1",)]
+    assert await store.strays() == []
+    execute(postgres_url, "UPDATE events SET seq = -seq WHERE thread = 1 AND seq = 2")
+    (stray,) = await store.strays(ThreadId("t1"))
+    assert "thread t1 has 1 events out of their place, the first of them event -2" in stray
+    execute(postgres_url, "DELETE FROM threads WHERE num = 1")
+    assert len(await store.strays()) == 2

@@ -118,7 +118,7 @@ class InboxView:
                 self._top += self._room
             case "page up":
                 self._top -= self._room
-            case _ if row.outcome is None and (choice := CHOICES.get((row.kind, key))):
+            case _ if row.outcome is None and not row.fault and (choice := CHOICES.get((row.kind, key))):
                 verb, typed = choice
                 if typed is None:
                     return self._choice(row, verb, Decision())
@@ -198,7 +198,7 @@ class InboxView:
                 name, no_wrap=True, overflow="ellipsis", ratio=1 if name == "arguments" else None
             )
         for place, row in enumerate(self.rows):
-            what = row.arguments if row.kind == "approval" else row.prompt
+            what = row.arguments if row.kind == "approval" and not row.fault else row.prompt
             cells = (
                 ">" if place == self._chosen else "",
                 row.id[:SHORT_ID],

@@ -11,7 +11,7 @@ from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, p
 from tenuto.cli.transcript import Transcript
 from tenuto.cli.view import View
 from tenuto.client import Client
-from tenuto.errors import TenutoError
+from tenuto.errors import NotFound, TenutoError
 from tenuto.events import Entry, ThreadId
 
 SHORT_ID = 8
@@ -32,7 +32,7 @@ async def inbox(target: Target, as_json: bool) -> None:
     for row in rows:
         left_ms = row.expires_at_ms - now_ms()
         expires = "never" if not row.expires_at_ms else span(left_ms) if left_ms > 0 else "expired"
-        what = row.arguments if row.kind == "approval" else row.prompt
+        what = row.arguments if row.kind == "approval" and not row.fault else row.prompt
         cells = (row.id[:SHORT_ID], row.kind, row.name, what, row.thread_id[:SHORT_ID])
         table.add_row(*map(safe, cells), span(now_ms() - row.raised_at_ms), expires)
     return console().print(table, soft_wrap=False)
@@ -109,27 +109,35 @@ async def show(target: Target, thread: str, after: int, form: str, follow: bool)
 async def verify(target: Target, thread: str | None, heads: bool) -> int:
     """Check one thread's hash chain, or all; the exit code."""
     reports: dict[ThreadId, ChainReport] = {}
+    strays: list[str] = []
     async with opened(target) as runtime:
         if thread is not None:
             ids = [(await find_thread(runtime, thread)).id]
         else:
             ids = [row.id async for row in all_threads(runtime)]
+            strays = [] if isinstance(runtime, Client) else await runtime.store.strays()
         with progress() as tell:
 
             def watch(checked: int) -> None:
                 tell(f"thread {len(reports) + 1} of {len(ids)}: {checked} events are as they were written")
 
             for thread_id in ids:
-                reports[thread_id] = await runtime.verify(thread_id, watch)
+                try:
+                    reports[thread_id] = await runtime.verify(thread_id, watch)
+                except NotFound as error:
+                    # Its id is one that nobody can ask for: what cannot be read in it was replaced.
+                    reports[thread_id] = ChainReport(False, reason=f"its id cannot be read: {error}")
     bad = {thread_id: report for thread_id, report in reports.items() if not report.ok}
     for thread_id, report in bad.items():
         complain(f"thread {thread_id}: event {report.first_bad_seq}: {report.reason}")
+    for stray in strays:
+        complain(stray)
     if not heads:
         console().print(f"{len(ids) - len(bad)} of {len(ids)} threads are as they were written")
     for thread_id, report in reports.items() if heads else ():
         if report.ok:
             console().print(f"{thread_id} {report.checked} {report.head_hash.hex()}")
-    return 1 if bad else 0
+    return 1 if bad or strays else 0
 
 
 def new_table(*columns: str) -> Any:

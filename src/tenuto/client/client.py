@@ -289,6 +289,10 @@ class _Log:
         self.interrupts = client.interrupts
         self.read = client._log
 
+    async def strays(self, thread_id: ThreadId | None = None) -> list[str]:
+        """What no list shows, no server lists."""
+        return []
+
 
 def _thread(thread_id: str) -> str:
     """Its path. Raises `ThreadNotFound` for what cannot be in one."""

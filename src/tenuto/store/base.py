@@ -36,6 +36,8 @@ from tenuto.rows import (
     ThreadRow,
     ThreadStatus,
     WorkerRow,
+    interrupt_row,
+    thread_row,
 )
 from tenuto.store import forms
 
@@ -202,7 +204,7 @@ class Store(ABC):
     async def thread(self, thread_id: ThreadId) -> ThreadRow:
         """Raises `ThreadNotFound`."""
         for row in await self._fetch("thread", thread_id):
-            return forms.to_thread(*row)
+            return thread_row(row)
         raise ThreadNotFound(f"there is no thread {thread_id}")
 
     async def threads(
@@ -226,12 +228,12 @@ class Store(ABC):
             rows = await self._fetch("threads_by_status", *parameters, status)
         else:
             rows = await self._fetch("threads", *parameters)
-        return [forms.to_thread(*row) for row in rows]
+        return [thread_row(row) for row in rows]
 
     async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
         """Raises `InterruptNotFound`."""
         for row in await self._fetch("interrupt", interrupt_id):
-            return forms.to_interrupt(row)
+            return interrupt_row(row)
         raise InterruptNotFound(f"there is no interrupt {interrupt_id}")
 
     async def interrupts(
@@ -248,16 +250,31 @@ class Store(ABC):
 
         `pending` None: decided ones too.
         """
-        parameters = (after, agent, _page(limit), kind)
+        parameters = (after, agent, _page(limit), kind, pending, thread_id)
+        query, count = "interrupts_pending", 3
         if thread_id is not None:
-            rows = await self._fetch("interrupts_of_thread", *parameters, pending, thread_id)
+            query, count = "interrupts_of_thread", 6
         elif not pending:
-            rows = await self._fetch("interrupts_any", *parameters, pending)
+            query, count = "interrupts_any", 5
         elif kind is not None:
-            rows = await self._fetch("interrupts_pending_of_kind", *parameters)
-        else:
-            rows = await self._fetch("interrupts_pending", *parameters[:3])
-        return [forms.to_interrupt(row) for row in rows]
+            query, count = "interrupts_pending_of_kind", 4
+        try:
+            rows = await self._fetch(query, *parameters[:count])
+        except StoreError:
+            # Where one event lies on a damaged page, it alone is not shown.
+            heads = await self._fetch("interrupt_heads", *parameters)
+            rows = [await self._whole(head) for head in heads]
+        return [interrupt_row(row) for row in rows]
+
+    async def _whole(self, head: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return (await self._fetch("interrupt", head[0]))[0]
+        except (StoreError, IndexError) as error:
+            return (*head, None, str(error), None, None, None)
+
+    async def strays(self, thread_id: ThreadId | None = None) -> list[str]:
+        """In words, what no log and no list shows: events out of their place, what removed rows have left."""
+        return [row[0] for row in await self._fetch("strays", thread_id)]
 
     async def waiting(self) -> dict[str, tuple[int, int]]:
         """How many wait, since when (ms): pending interrupts by kind, "runnable" threads without a lease."""

@@ -12,20 +12,17 @@ from tenuto import limits
 from tenuto.errors import InvalidInput, Undecodable
 from tenuto.events import (
     EXTERNAL,
-    AnyEvent,
     Event,
     InterruptId,
-    InterruptKind,
     InterruptRaised,
     InterruptResolved,
-    Outcome,
     ThreadId,
     ThreadStarted,
     body_hash,
     decode,
     encode,
 )
-from tenuto.rows import InterruptRow, StoredEvent, ThreadRow
+from tenuto.rows import StoredEvent
 
 SALT_BYTES: Final = 16
 
@@ -136,41 +133,6 @@ def _encoded(event: Event) -> Encoded:
     return Encoded(type_name, body, event)
 
 
-def to_interrupt(row: Sequence[Any]) -> InterruptRow:
-    """A row of the view `interrupt_rows`. Erased events leave their texts empty."""
-    fields = msgspec.convert(row[:9], _InterruptHead)
-    raised, resolved = (_decoded(row[10], row[11]), _decoded(row[12], row[13]))
-    texts = raised if isinstance(raised, InterruptRaised) else InterruptRaised(fields.id, fields.kind)
-    answer = resolved if isinstance(resolved, InterruptResolved) else None
-    return InterruptRow(
-        **msgspec.structs.asdict(fields),
-        call_id=texts.call_id,
-        name=texts.name,
-        arguments=texts.arguments,
-        prompt=texts.prompt,
-        digest=texts.digest,
-        options=texts.options,
-        by=answer.by if answer else "",
-        comment=answer.comment if answer else "",
-    )
-
-
-class _InterruptHead(msgspec.Struct, array_like=True):
-    id: InterruptId
-    thread_id: ThreadId
-    agent: str
-    kind: InterruptKind
-    raised_seq: int
-    raised_at_ms: int
-    expires_at_ms: int
-    outcome: Outcome | None
-    resolved_at_ms: int | None
-
-
-def _decoded(version: object, body: object) -> AnyEvent | None:
-    return decode(body, version) if isinstance(body, bytes) and isinstance(version, int) else None
-
-
 def decode_event(thread_id: ThreadId, seq: int, version: int, body: bytes | None) -> Any:
     if body is None:
         raise Undecodable(f"event {seq} of thread {thread_id} was erased")
@@ -185,8 +147,3 @@ def to_stored(*row: Any) -> StoredEvent:
     if columns["body_hash"] is None:  # kept only of what was erased
         columns["body_hash"] = body_hash(columns["salt"] or b"", columns["body"] or b"")
     return StoredEvent(**columns)
-
-
-def to_thread(*row: Any) -> ThreadRow:
-    columns = dict(zip(ThreadRow.__struct_fields__, row, strict=True))
-    return ThreadRow(**columns | {"metadata": msgspec.json.decode(columns["metadata"])})

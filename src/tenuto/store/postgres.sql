@@ -33,6 +33,25 @@ WHERE thread = (SELECT num FROM threads WHERE id = $6)
       AND ($5::boolean IS NULL OR (outcome IS NULL) = $5)
 ORDER BY num LIMIT $3;
 
+-- interrupt_heads: The same of any thread, without what the events say.
+SELECT i.id, t.id, t.agent, i.kind, i.raised_seq, i.raised_at, i.expires_at, i.outcome, i.resolved_at
+FROM interrupts AS i JOIN threads AS t ON t.num = i.thread
+WHERE i.num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0) AND ($2::text IS NULL OR t.agent = $2)
+      AND ($4::text IS NULL OR i.kind = $4) AND ($5::boolean IS NULL OR (i.outcome IS NULL) = $5)
+      AND ($6::text IS NULL OR t.id = $6)
+ORDER BY i.num LIMIT $3;
+
+-- strays: In words, what no log and no list shows, of one thread ($1) or anywhere.
+SELECT format('thread %s has %s events out of their place, the first of them event %s',
+              coalesce(t.id, format('number %s, whose row is gone,', e.thread)), count(*), min(e.seq))
+FROM events AS e LEFT JOIN threads AS t ON t.num = e.thread
+WHERE (t.num IS NULL OR e.seq NOT BETWEEN 1 AND t.head_seq)
+      AND ($1::text IS NULL OR e.thread = (SELECT num FROM threads WHERE id = $1))
+GROUP BY e.thread, t.id
+UNION ALL
+SELECT format('interrupt %s is of thread number %s, whose row is gone', id, thread)
+FROM interrupts WHERE $1 IS NULL AND thread NOT IN (SELECT num FROM threads);
+
 -- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now.
 SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROUP BY kind
 UNION ALL

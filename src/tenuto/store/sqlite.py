@@ -14,8 +14,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from tenuto import limits
 from tenuto.clock import Clock
 from tenuto.errors import Conflict, StoreError
@@ -27,7 +25,7 @@ from tenuto.locks import (
     sign_lock,
     unlock_worker,
 )
-from tenuto.rows import WorkerRow
+from tenuto.rows import WorkerRow, agent_names
 from tenuto.store.base import Store
 from tenuto.store.sqlite_commit import GroupCommit
 from tenuto.store.sqlite_file import MIGRATIONS, open_file, schema_of, store_error
@@ -154,7 +152,7 @@ class SQLiteStore(Store):
     async def workers(self) -> list[WorkerRow]:
         rows = self._rows(SQL.workers)
         return [
-            WorkerRow(owner, tuple(msgspec.json.decode(agents)), pid, started_at)
+            WorkerRow(owner, agent_names(agents), pid, started_at)
             for owner, agents, pid, started_at in rows
             if self.path == ":memory:" or is_alive(self.path, owner)
         ]

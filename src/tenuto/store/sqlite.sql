@@ -68,6 +68,28 @@ WHERE thread = (SELECT num FROM threads WHERE id = ?6)
       AND (?5 IS NULL OR (outcome IS NULL) = ?5)
 ORDER BY num LIMIT ?3;
 
+-- interrupt_heads: The same of any thread, without what the events say.
+SELECT i.id, t.id, t.agent, i.kind, i.raised_seq, i.raised_at, i.expires_at, i.outcome, i.resolved_at
+FROM interrupts AS i JOIN threads AS t ON t.num = i.thread
+WHERE i.num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0) AND (?2 IS NULL OR t.agent = ?2)
+      AND (?4 IS NULL OR i.kind = ?4) AND (?5 IS NULL OR (i.outcome IS NULL) = ?5) AND (?6 IS NULL OR t.id = ?6)
+ORDER BY i.num LIMIT ?3;
+
+-- strays: In words, what no log and no list shows, of one thread (?1) or anywhere.
+SELECT 'thread ' || coalesce(t.id, 'number ' || e.thread || ', whose row is gone,') || ' has ' || count(*)
+       || ' events out of their place, the first of them event ' || min(e.seq)
+FROM events AS e LEFT JOIN threads AS t ON t.num = e.thread
+WHERE (t.num IS NULL OR e.seq NOT BETWEEN 1 AND t.head_seq)
+      AND e.thread BETWEEN coalesce((SELECT num FROM threads WHERE id = ?1), -1 << 62)
+                       AND coalesce((SELECT num FROM threads WHERE id = ?1), 1 << 62)
+GROUP BY e.thread
+UNION ALL
+SELECT 'interrupt ' || id || ' is of thread number ' || thread || ', whose row is gone'
+FROM interrupts WHERE ?1 IS NULL AND thread NOT IN (SELECT num FROM threads)
+UNION ALL
+SELECT 'thread ' || id || ' is in no list, for its created_at is ' || quote(created_at)
+FROM threads WHERE ?1 IS NULL AND typeof(created_at) <> 'integer';
+
 -- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now.
 SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROUP BY kind
 UNION ALL
@@ -168,12 +190,12 @@ DELETE FROM labels WHERE thread = ?;
 DELETE FROM threads WHERE num = ?;
 
 -- events: A part of a log, each row with the head; one row without an event when there is none after ?2.
-SELECT t.head_seq, e.seq, e.version, e.at, CAST(e.body AS BLOB)
+SELECT CAST(t.head_seq AS INTEGER), e.seq, e.version, e.at, CAST(e.body AS BLOB)
 FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > ?2
 WHERE t.id = ?1 ORDER BY e.seq LIMIT ?3;
 
 -- stored: The same with all that the chain is made of.
-SELECT t.head_seq, e.seq, e.version, e.type, e.at, CAST(e.salt AS BLOB), CAST(e.body AS BLOB),
+SELECT CAST(t.head_seq AS INTEGER), e.seq, e.version, e.type, e.at, CAST(e.salt AS BLOB), CAST(e.body AS BLOB),
        CAST(e.body_hash AS BLOB), CAST(e.hash AS BLOB)
 FROM threads AS t LEFT JOIN events AS e ON e.thread = t.num AND e.seq > ?2
 WHERE t.id = ?1 ORDER BY e.seq LIMIT ?3;

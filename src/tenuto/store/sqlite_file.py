@@ -1,6 +1,7 @@
 """A database file: opening it, bringing its schema up to date, and saying what is wrong with it."""
 
 import contextlib
+import functools
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -88,6 +89,8 @@ def _connect(path: str, connections: list[sqlite3.Connection]) -> sqlite3.Connec
         check_same_thread=False,  # used by one thread at a time, as the writer sees to
         cached_statements=256,
     )
+    # One text that is no UTF-8 must not keep the rest of a page from being read.
+    connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
     connections.append(connection)
     return connection
 

@@ -19,6 +19,7 @@ from tenuto.errors import (
     LeaseLost,
     Stale,
     ThreadNotFound,
+    Undecodable,
 )
 from tenuto.events import (
     VERSION,
@@ -36,8 +37,17 @@ from tenuto.events import (
     body_hash,
     chain_hash,
 )
-from tenuto.rows import Appended, Change, Claim, Claimed, InterruptRow, ThreadStatus, already_decided
-from tenuto.store.forms import SALT_BYTES, Encoded, to_interrupt
+from tenuto.rows import (
+    Appended,
+    Change,
+    Claim,
+    Claimed,
+    InterruptRow,
+    ThreadStatus,
+    already_decided,
+    interrupt_row,
+)
+from tenuto.store.forms import SALT_BYTES, Encoded
 from tenuto.store.queries import load_queries
 
 SQL: Final = load_queries(Path(__file__).with_name("sqlite.sql"))
@@ -138,6 +148,8 @@ class Transaction:
         assert head is not None
         if head.first_seq is not None:
             return thread_id, self._first_outcome(head.num, head.first_seq)
+        if interrupt.fault:
+            raise Undecodable(f"interrupt {event.id} cannot be decided: {interrupt.fault}")
         if interrupt.outcome is not None:
             raise already_decided(interrupt)
         if digest is not None and digest != interrupt.digest:
@@ -159,7 +171,7 @@ class Transaction:
         row = self._execute(SQL.interrupt, (interrupt_id,)).fetchone()
         if row is None:
             raise InterruptNotFound(f"there is no interrupt {interrupt_id}")
-        return to_interrupt(row)
+        return interrupt_row(row)
 
     def _grow(
         self, thread_id: ThreadId, head: Head, rows: list[Encoded], key: bytes, *, external: bool

@@ -22,6 +22,6 @@ CREATE INDEX labels_thread ON labels (thread);
 
 INSERT INTO labels
 SELECT label_of(texts.key, texts.value), t.created_at, t.id, t.num
-FROM threads AS t, json_each(t.metadata) AS texts WHERE texts.type = 'text';
+FROM threads AS t, json_each(iif(json_valid(t.metadata), t.metadata, '{}')) AS texts WHERE texts.type = 'text';
 
 CREATE INDEX interrupts_pending_of_kind ON interrupts (kind, num) WHERE outcome IS NULL;
