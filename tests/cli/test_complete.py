@@ -18,7 +18,15 @@ try() {
 """
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def bash_version() -> tuple[int, ...]:
+    if shutil.which("bash") is None:
+        return (0,)
+    command = ["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, found.split()))
+
+
+@pytest.mark.skipif(bash_version() < (4, 4), reason="Typer completes in bash 4.4 or later")
 def test_ids_and_names_are_offered_and_nothing_is_touched(shell):
     done, row = shell.started("hello"), shell.waiting("send hi")
     before = {path.name: path.read_bytes() for path in shell.place.iterdir() if path.is_file()}
