@@ -128,13 +128,16 @@ Serving = Callable[..., AbstractAsyncContextManager[Place]]
 def serving() -> Serving:
     @contextlib.asynccontextmanager
     async def start(
-        access: Access | None = None, agent: str = "ops", model: Model | None = None
+        access: Access | None = None,
+        agent: str = "ops",
+        model: Model | None = None,
+        database: str = "sqlite://:memory:",
     ) -> AsyncIterator[Place]:
         shop = Shop()
         agents = [shop.agent(), shop.agent("frugal", max_tokens=10)]
         settings = Settings(grace_seconds=0)
         model = model or ScriptedModel(script)
-        async with Runtime(agents, "sqlite://:memory:", model=model, settings=settings) as runtime:
+        async with Runtime(agents, database, model=model, settings=settings) as runtime:
             app = create_app(runtime, access or Access("s3cret-of-ana"), agent=agent)
             config = uvicorn.Config(
                 app,

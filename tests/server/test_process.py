@@ -168,6 +168,46 @@ async def test_a_second_signal_ends_it_at_once(tmp_path):
         assert "CancelledError" not in (await child.stderr.read()).decode()
 
 
+TALKATIVE = """
+import logging
+from tenuto import Runtime
+
+logging.basicConfig(level=1)
+
+async def fail(self, *arguments, **more):
+    raise RuntimeError(f"with {arguments} and {more}")
+
+Runtime.start = fail
+"""
+
+
+async def test_whatever_is_logged_no_token_is_in_it(tmp_path):
+    """Every logger at its lowest level, and a failure with its traceback."""
+    secrets = {"APPROVER_SECRET": "s3cret-of-ana", "SUBMIT_TOKEN": "token-of-bob"}
+    async with process(tmp_path, preamble=TALKATIVE, **secrets) as (url, child):
+        async with httpx2.AsyncClient(base_url=url, timeout=30) as client:
+            root = {"Authorization": f"Bearer {secrets['APPROVER_SECRET']}"}
+            given = [*secrets.values(), "tnt_" + "x" * 43]
+            for token in given:
+                headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "k"}
+                for path, body in (
+                    ("/v1/threads", {"message": "x"}),
+                    ("/api/agent/tasks", {"task": "x"}),
+                    ("/v1/interrupts/x/resolve", {"verb": "approve"}),
+                    ("/v1/tokens", {"name": "ci", "roles": ["read"]}),
+                ):
+                    response = await client.post(path, json=body, headers=headers)
+                    assert response.status_code in (401, 403, 404, 500)
+                    assert not [secret for secret in given if secret in response.text + str(response.headers)]
+            assert (await client.get("/v1/threads", headers=root)).status_code == 200
+        child.send_signal(signal.SIGTERM)
+        output, errors = await child.communicate()
+        said = (output + errors).decode()
+    assert said.count("RuntimeError: with ('ops', 'x')") == 4
+    assert "DEBUG" in said
+    assert not [secret for secret in given if secret in said]
+
+
 async def test_a_name_and_ipv6_are_listened_to(tmp_path):
     for host, shown in (("localhost", "http://localhost:"), ("::1", "http://[::1]:")):
         async with process(tmp_path, host) as (url, _):
