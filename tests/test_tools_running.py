@@ -250,6 +250,40 @@ async def test_a_verify_that_fails_knows_nothing() -> None:
     verdict = await act.verify('{"n":1}', "k")
     assert isinstance(verdict, Unknown)
     assert verdict.reason.startswith("ConnectionError: down (test_tools_running.py:")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError()])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_verify_that_ends_processes_knows_nothing(error: BaseException, is_async: bool) -> None:
+    def verify(arguments: dict[str, Any], idempotency_key: str) -> object:
+        raise error
+
+    async def later(arguments: dict[str, Any], idempotency_key: str) -> object:
+        raise error
+
+    @tool(effect="once", verify=later if is_async else verify)
+    async def act(n: int) -> None: ...
+
+    verdict = await act.verify('{"n":1}', "k")
+    assert isinstance(verdict, Unknown)
+    assert verdict.reason.startswith(type(error).__name__)
+
+
+async def test_a_verify_can_be_cancelled() -> None:
+    @tool(effect="once", verify=slow)
+    async def act(n: int) -> None: ...
+
+    asked = asyncio.create_task(act.verify('{"n":1}', "k"))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
+async def test_what_may_be_verified() -> None:
+    @tool(effect="once", verify=broken)
+    async def act(n: int) -> None: ...
+
     assert act.verifiable
     assert await wait_until.verify("{}", "k") == Unknown("the tool has no verify")
 

@@ -201,6 +201,23 @@ async def test_one_poisoned_thread_does_not_hold_up_the_others(monkeypatch: pyte
         assert (await until(runtime, broken, "cancelled")).interrupts == []
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+async def test_a_model_that_would_end_the_process_holds_up_its_thread_only(error: BaseException) -> None:
+    def script(request: Request) -> Any:
+        if "bad" in str(request.messages[-1]):
+            raise error
+        return "fine"
+
+    async with at_work([], script) as runtime:
+        bad = await runtime.start("ops", "bad")
+        for _ in range(3):
+            good = await runtime.start("ops", "good")
+            assert (await runtime.wait(good, 10)).answer == "fine"
+        assert (await runtime.state(bad)).ended is None
+        await runtime.cancel(bad)
+        assert (await runtime.wait(bad, 20)).status == "cancelled"
+
+
 async def test_what_it_cannot_decode_it_leaves_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

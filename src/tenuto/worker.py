@@ -204,7 +204,8 @@ class Worker:
         except Undecodable as error:
             logger.warning("thread %s left to a newer worker: %s", thread_id, error)
             await self._hand_over(holder, limits.RETRY_LATER_SECONDS)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            # The last two are of a user's own code, too: a model, a renderer. Ctrl-C cancels tasks.
             logger.exception("thread %s: advancing failed", thread_id)
             await self._back_off(holder, error)
         finally:
@@ -234,7 +235,7 @@ class Worker:
             # The lease ends by itself.
             logger.warning("thread %s: not handed over: %s", holder.thread_id, error)
 
-    async def _back_off(self, holder: Holder, error: Exception) -> None:
+    async def _back_off(self, holder: Holder, error: BaseException) -> None:
         """A thread that cannot be advanced waits longer each time, then asks a person."""
         if len(self._failures) > limits.MAX_KNOWN_FAILURES:
             self._failures.clear()

@@ -207,6 +207,7 @@ def _raises(error: BaseException) -> Any:
         (lambda: None, True, "null"),
         (_raises(BaseException("deep")), False, "Error: BaseException: deep"),
         (_raises(SystemExit(3)), False, "Error: SystemExit: 3"),
+        (_raises(KeyboardInterrupt()), False, "Error: KeyboardInterrupt"),
         (_raises(GeneratorExit()), False, "Error: GeneratorExit"),
         (_raises(asyncio.CancelledError()), False, "Error: it raised CancelledError"),
         (_raises(TimeoutError("the other side's")), False, "Error: TimeoutError: the other side's"),
@@ -240,6 +241,35 @@ async def test_whatever_a_tool_returns_or_raises_is_a_result(
         assert (result.ok, result.text[: len(starts)]) == (ok, starts)
         assert len(result.text) <= MAX_RESULT_CHARACTERS
         assert results(runtime.model.requests[1]) == [result.text]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+async def test_a_once_call_that_would_end_the_process_is_in_doubt(error: BaseException) -> None:
+    @tool(effect="once")
+    def pay() -> str:
+        raise error
+
+    async with at_work([pay], [call("pay"), "done"]) as runtime:
+        state = await rest(runtime, await runtime.start("ops", "go"))
+        assert state.status == "awaiting_review"
+        assert type(error).__name__ in state.interrupts[0].prompt
+        await runtime.resolve(state.interrupts[0].id, "drop", by="ana")
+        assert (await rest(runtime, state.id)).answer == "done"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+async def test_a_policy_that_would_end_the_process_asks_a_person(error: BaseException) -> None:
+    def policy() -> bool:
+        raise error
+
+    @tool(effect="once", approval=policy)
+    def pay() -> str:
+        return "paid"
+
+    async with at_work([pay], [call("pay"), "done"]) as runtime:
+        state = await rest(runtime, await runtime.start("ops", "go"))
+        assert state.status == "awaiting_approval"
+        assert type(error).__name__ in state.interrupts[0].prompt
 
 
 async def test_intents_are_recorded_before_effects_and_not_for_reads() -> None:

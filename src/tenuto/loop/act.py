@@ -102,12 +102,10 @@ async def _run(holder: Holder, call: CallState) -> None:
         if task is not None and task.cancelling():
             raise
         error = "it raised CancelledError"
-    except KeyboardInterrupt:
-        raise
     except TimeoutError as failure:
         stop.set()
         error = late if within.expired() else error_text(failure)
-    except BaseException as failure:  # noqa: BLE001 - whatever a tool raises is a result for the model
+    except BaseException as failure:  # noqa: BLE001 - whatever a tool raises; a Ctrl-C cancels, here as anywhere
         error, certain = error_text(failure), isinstance(failure, NotDone)
     finally:
         left_alone.cancel()

@@ -146,7 +146,7 @@ class Tool:
             if (names := self._policy_names) is not None:
                 keywords = {name: keywords[name] for name in names if name in keywords}
             verdict: object = self.approval(**keywords)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a policy, a person looks
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - then a person looks
             return f"The approval policy failed: {error_text(error)}"
         if verdict is False:
             return None
@@ -192,7 +192,10 @@ class Tool:
                 is_async = inspect.iscoroutinefunction(definition_of(self.verifier))
                 verdict: object = await (_settled(work()) if is_async else in_thread(work, None))
                 verdict = await _settled(verdict)
-        except Exception as error:  # noqa: BLE001 - an unknown outcome stays unknown
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             return Unknown(error_text(error))
         if isinstance(verdict, Happened | DidNotHappen | Unknown):
             return verdict
