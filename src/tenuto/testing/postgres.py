@@ -116,6 +116,7 @@ class PostgresServer:
         """Start it, and wait until it answers. Raises `ConfigurationError` with what the server said."""
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         program = str(self._programs / "postgres")
+        self._said_before = self._log.stat().st_size if self._log.exists() else 0
         self._keeper = subprocess.Popen(  # noqa: S603 - our own words
             ["/bin/sh", "-c", KEEPER, "sh", program, "-D", self._data, "-k", self.folder, *settings],
             stdin=subprocess.PIPE,
@@ -176,7 +177,9 @@ class PostgresServer:
         return "FATAL" in self._said() and not (self._data / "postmaster.pid").exists()
 
     def _said(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:] if self._log.exists() else ""
+        """What is new in its log."""
+        said = self._log.read_bytes()[self._said_before :] if self._log.exists() else b""
+        return said.decode(errors="replace")[-2000:]
 
     def _end(self, signal: str) -> None:
         keeper, self._keeper = self._keeper, None
