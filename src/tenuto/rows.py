@@ -82,13 +82,26 @@ class InterruptRow(msgspec.Struct, frozen=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """A live worker, and the agents whose threads it takes. `host`: "" where all are on one machine."""
+    """A live worker, the agents whose threads it takes (none: only those that it is given), and how many it
+    holds. `host`: "" where all are on one machine. `seen_at_ms`: when it last said that it lives; None where
+    the kernel tells that it lives now.
+    """
 
     owner: str
     agents: tuple[str, ...]
     pid: int
     started_at_ms: int
     host: str = ""
+    leases: int = 0
+    seen_at_ms: int | None = None
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """Who works at `at_ms`, and what waits; `waiting` is as `Store.waiting` has it."""
+
+    at_ms: int
+    workers: tuple[WorkerRow, ...]
+    waiting: dict[str, tuple[int, int]]
 
 
 class Appended(msgspec.Struct, frozen=True):

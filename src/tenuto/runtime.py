@@ -36,7 +36,7 @@ from tenuto.events import (
 from tenuto.loop.holder import Surroundings, again
 from tenuto.messages import Live, Model
 from tenuto.observe import Observe
-from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
+from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, WorkerRow, already_decided
 from tenuto.store import Store, open_store
 from tenuto.stream import Hub, Replayed
 from tenuto.thread import ThreadState, fold
@@ -83,7 +83,8 @@ class Runtime:
             if name not in self.agents or most < 1:
                 raise ConfigurationError(f"limit {name}={most}: a limit is of an agent here, and 1 or more")
         store: Store = open_store(database) if isinstance(database, str) else database
-        self.owner = f"w{os.getpid()}-{secrets.token_hex(3)}"
+        here = f"{store.host}-" if store.host else "w"
+        self.owner = f"{here}{os.getpid()}-{secrets.token_hex(3)}"
         self.observe = observe
         self.store = observe.store(store, self.owner) if observe else store
         self.hub = Hub(self.store)
@@ -285,6 +286,11 @@ class Runtime:
     async def workers(self) -> list[WorkerRow]:
         """The workers that live now and claim threads, in any process on this database."""
         return [worker for worker in await self.store.workers() if worker.agents]
+
+    async def fleet(self) -> Fleet:
+        """Who works and what waits, in all processes on this database."""
+        workers = tuple(await self.store.workers())
+        return Fleet(self.store.now_ms(), workers, await self.store.waiting())
 
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """Check the thread's hash chain; `watch` hears how far it is. Raises `ThreadNotFound`."""

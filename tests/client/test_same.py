@@ -29,7 +29,7 @@ from tenuto.stream import Replayed
 
 NOBODY = str(uuid.uuid4())
 VERBS = "start send resolve cancel extend wait state events stored follow interrupt interrupts thread threads"
-VERBS += " workers verify"
+VERBS += " workers fleet verify"
 
 AnyRuntime = Runtime | Client
 

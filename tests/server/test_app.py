@@ -64,6 +64,7 @@ async def test_the_description_names_what_there_is(place):
         "/v1/interrupts/{interrupt_id}",
         "/v1/interrupts/{interrupt_id}/resolve",
         "/v1/workers",
+        "/v1/fleet",
         "/v1/tokens",
         "/v1/tokens/{name}",
     }
@@ -94,7 +95,7 @@ async def test_the_description_names_what_there_is(place):
         for method, operation in path.items()
         if method in ("get", "post", "delete")
     ]
-    assert len(names) == len(set(names)) == 19
+    assert len(names) == len(set(names)) == 20
     assert all(re.fullmatch("[a-z]+(_[a-z]+)+", name) for name in names)
 
 

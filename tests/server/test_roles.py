@@ -30,6 +30,7 @@ NEEDS = {
     "get_interrupt": ("read", "approve"),
     "resolve_interrupt": ("approve",),
     "list_workers": ("read",),
+    "get_fleet": ("read",),
     "list_tokens": ("admin",),
     "create_token": ("admin",),
     "revoke_token": ("admin",),

@@ -12,7 +12,7 @@ import msgspec
 
 from tenuto.errors import StoreError
 from tenuto.events import Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
-from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
+from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -220,6 +220,9 @@ class WorkerBody(msgspec.Struct):
     agents: tuple[str, ...]
     pid: int
     started_at: str
+    host: str = ""
+    leases: int = 0
+    seen_at: str | None = None
 
 
 class WorkerList(msgspec.Struct):
@@ -228,4 +231,23 @@ class WorkerList(msgspec.Struct):
 
 def worker_row(body: WorkerBody) -> WorkerRow:
     """A live worker."""
-    return WorkerRow(body.owner, body.agents, body.pid, at_ms(body.started_at))
+    seen_at_ms = None if body.seen_at is None else at_ms(body.seen_at)
+    started_at_ms = at_ms(body.started_at)
+    return WorkerRow(body.owner, body.agents, body.pid, started_at_ms, body.host, body.leases, seen_at_ms)
+
+
+class WaitsBody(msgspec.Struct):
+    count: int
+    since: str
+
+
+class FleetBody(msgspec.Struct):
+    at: str
+    workers: list[WorkerBody]
+    waiting: dict[str, WaitsBody]
+
+
+def fleet(body: FleetBody) -> Fleet:
+    """Who works and what waits."""
+    waiting = {what: (waits.count, at_ms(waits.since)) for what, waits in body.waiting.items()}
+    return Fleet(at_ms(body.at), tuple(map(worker_row, body.workers)), waiting)

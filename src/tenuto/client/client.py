@@ -23,7 +23,7 @@ from tenuto.client.where import bearer, server_url
 from tenuto.errors import ConfigurationError, InterruptNotFound, InvalidInput, StoreError, ThreadNotFound
 from tenuto.events import Entry, InterruptKind, InterruptResolved, ThreadId
 from tenuto.messages import Live
-from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
+from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 from tenuto.stream import Replayed
 from tenuto.thread import ThreadState, fold
 
@@ -240,6 +240,10 @@ class Client:
         """As `Runtime.workers`."""
         found = await self._transport.get("/v1/workers", bodies.WorkerList)
         return [bodies.worker_row(body) for body in found.workers]
+
+    async def fleet(self) -> Fleet:
+        """As `Runtime.fleet`. Raises `AccessDenied` with a token of some agents."""
+        return bodies.fleet(await self._transport.get("/v1/fleet", bodies.FleetBody))
 
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """As `Runtime.verify`: the stored events are fetched and checked here, not by the server."""

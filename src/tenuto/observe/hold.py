@@ -1,5 +1,6 @@
 """One worker's hold on one thread, as far as looking on needs it: a small fold beside the real one."""
 
+import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class Hold:
         self.model = agent.model_name
         self.step = 0
         self.seen_seq = 0
+        self.fact_at = time.perf_counter()  # when the last fact of this worker came into the log
         self._calls: dict[str, Call] = {}
 
     def see(self, seq: int, event: Event) -> None:

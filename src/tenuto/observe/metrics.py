@@ -63,6 +63,9 @@ class Metrics:
         self._started = self._counter("threads_started", "Threads that were started.", "agent")
         self._ended = self._counter("threads_ended", "Turns that came to their end.", "agent", "outcome")
         self._steps = self._counter("steps", "Model replies that were recorded.", "agent")
+        self._step_seconds = self._histogram(
+            "step_seconds", "From the fact before it to a reply's place in the log.", MODEL_BUCKETS, "agent"
+        )
         self._model_seconds = self._histogram(
             "model_seconds", "From a question to its whole reply, retries included.", MODEL_BUCKETS, "model"
         )
@@ -99,6 +102,7 @@ class Metrics:
         self.refusals = self._counter("append_refusals", "Appends that came too late.", "reason")
         self.append_failures = self._counter("append_failures", "Appends that the database failed.")
         self.leases_lost = self._counter("leases_lost", "Leases that another worker took over.")
+        self.failovers = self._counter("failovers", "Threads taken over from a worker that died.")
         self._held = self._gauge("leases_held", "Threads that this process advances now.")
         self.subscribers = self._gauge("stream_subscribers", "Who follows a thread in this process now.")
         self.streams_dropped = self._counter(
@@ -123,6 +127,8 @@ class Metrics:
         match event:
             case ModelReplied():
                 self._steps.labels(agent).inc()
+                if hold is not None:
+                    self._step_seconds.labels(agent).observe(time.perf_counter() - hold.fact_at)
                 self._model_seconds.labels(model).observe(event.duration_ms / 1000)
                 usage = event.usage
                 for kind in ("input", "output", "cached", "reasoning"):
@@ -212,7 +218,9 @@ class _Waiting(Collector):
         runnable.add_metric([], found.get("runnable", (0, 0))[0])
         longest = self._family("runnable_oldest_seconds", "How long the first of them has waited.")
         longest.add_metric([], seconds("runnable"))
-        yield from (pending, oldest, runnable, longest)
+        abandoned = self._family("threads_abandoned", "Threads among them whose worker's lease ended.")
+        abandoned.add_metric([], found.get("abandoned", (0, 0))[0])
+        yield from (pending, oldest, runnable, longest, abandoned)
 
     def _family(self, name: str, about: str, *labels: str) -> Any:
         return GaugeMetricFamily(f"tenuto_{name}", about, labels=labels)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto import limits
@@ -10,7 +10,7 @@ from tenuto.errors import AlreadyDecided, Conflict, LeaseLost, Stale, StoreError
 from tenuto.events import Entry, Event, InterruptResolved, ThreadId, ThreadStarted
 from tenuto.observe import journal
 from tenuto.observe.hold import Hold, holding
-from tenuto.rows import Appended, Claim, ThreadStatus
+from tenuto.rows import Appended, Claim, Claimed, ThreadStatus
 from tenuto.store.base import Store
 
 if TYPE_CHECKING:
@@ -109,6 +109,20 @@ class WatchedStore:
             hold.trace.rested(status)
         return released
 
+    async def claim(
+        self, owner: str, agents: Iterable[str] | Mapping[str, int], *, limit: int, lease_seconds: float
+    ) -> Claimed:
+        claimed = await self._store.claim(owner, agents, limit=limit, lease_seconds=lease_seconds)
+        for claim in claimed.claims:
+            self._taken(claim)
+        return claimed
+
+    async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
+        claim = await self._store.take(owner, thread_id, lease_seconds=lease_seconds)
+        if claim is not None:
+            self._taken(claim)
+        return claim
+
     async def renew(
         self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
     ) -> dict[ThreadId, int]:
@@ -120,6 +134,10 @@ class WatchedStore:
         return heads
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _taken(self, claim: Claim) -> None:
+        if claim.deaths and self._metrics is not None:
+            self._metrics.failovers.inc()
 
     def _from_outside(self, events: Sequence[Event]) -> Sequence[Event]:
         return self._traces.from_outside(events) if self._traces is not None else events
@@ -158,6 +176,8 @@ class WatchedStore:
                 if self._metrics is not None:
                     self._metrics.recorded(event, agent, hold, row)
                 journal.recorded(event, thread_id, agent, hold, row)
+            if hold is not None:
+                hold.fact_at = time.perf_counter()
         except Exception:
             # It is a fact whatever becomes of the telling.
             logger.exception("what was appended could not be counted")

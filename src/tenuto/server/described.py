@@ -51,6 +51,7 @@ _SHAPES: Final = (
         shapes.Resolved,
         shapes.Sent,
         shapes.WorkerList,
+        shapes.FleetNow,
         shapes.Thread,
         shapes.ThreadPage,
         shapes.Interrupt,

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from tenuto import limits
 from tenuto.events import InterruptKind, InterruptRaised, InterruptResolved, Outcome
-from tenuto.rows import InterruptRow, ThreadRow, ThreadStatus
+from tenuto.rows import InterruptRow, ThreadRow, ThreadStatus, WorkerRow
 from tenuto.server.problems import iso
 from tenuto.thread import ThreadState
 
@@ -177,18 +177,47 @@ class ThreadPage(msgspec.Struct):
 
 
 class Worker(msgspec.Struct):
-    """A process that advances threads of these agents, and lives."""
+    """A process that advances threads of these agents (none: only those that it is given), and lives. `host`
+    is "" where all are on one machine; `leases`: how many threads it holds; `seen_at`: when it last said that
+    it lives, null where the kernel tells.
+    """
 
     owner: str
     agents: tuple[str, ...]
     pid: int
     started_at: Time | None
+    host: str
+    leases: int
+    seen_at: Time | None
 
 
 class WorkerList(msgspec.Struct):
     """The workers that live now, in any process on this database."""
 
     workers: list[Worker]
+
+
+class Waits(msgspec.Struct):
+    """How many wait, and since when the first of them."""
+
+    count: int
+    since: Time | None
+
+
+class FleetNow(msgspec.Struct):
+    """Who works, and what waits: interrupts by kind, `runnable` threads that no worker holds, and of those
+    the `abandoned` ones, whose worker's lease ended.
+    """
+
+    at: Time | None
+    workers: list[Worker]
+    waiting: dict[str, Waits]
+
+
+def worker_body(row: WorkerRow, agents: tuple[str, ...]) -> Worker:
+    """A worker as it is shown to who may see these agents."""
+    times = iso(row.started_at_ms), row.host, row.leases, iso(row.seen_at_ms)
+    return Worker(row.owner, agents, row.pid, *times)
 
 
 def state_body(state: ThreadState, added: int | msgspec.Raw | None = None) -> State:

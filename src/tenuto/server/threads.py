@@ -19,13 +19,15 @@ from tenuto.server.problems import Problem, encoded, iso
 from tenuto.server.shapes import (
     Cancellation,
     Extension,
+    FleetNow,
     NewMessage,
     NewThread,
     ThreadPage,
-    Worker,
+    Waits,
     WorkerList,
     summary_body,
     thread_body,
+    worker_body,
 )
 from tenuto.server.waiting import Waiting
 
@@ -96,11 +98,20 @@ class Threads:
         """The workers that live now, and which of the caller's agents they serve."""
         caller = caller_of(request)
         workers = [
-            Worker(row.owner, agents, row.pid, iso(row.started_at_ms))
+            worker_body(row, agents)
             for row in await self._runtime.workers()
             if (agents := tuple(agent for agent in row.agents if caller.sees(agent)))
         ]
         return encoded(200, WorkerList(workers))
+
+    async def get_fleet(self, request: Request) -> Response:
+        """Who works and what waits, in all processes on this database; not for a token of some agents."""
+        if caller_of(request).agents:
+            raise Problem(403, "the fleet is of all agents, and this token is for some")
+        fleet = await self._runtime.fleet()
+        waiting = {what: Waits(count, iso(since_ms)) for what, (count, since_ms) in fleet.waiting.items()}
+        workers = [worker_body(row, row.agents) for row in fleet.workers]
+        return encoded(200, FleetNow(iso(fleet.at_ms), workers, waiting))
 
     async def get_thread(self, thread_id: str) -> Response:
         """The state of a thread."""

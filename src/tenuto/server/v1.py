@@ -20,6 +20,7 @@ from tenuto.server.problems import Problem
 from tenuto.server.shapes import (
     Cancellation,
     Extension,
+    FleetNow,
     Interrupt,
     InterruptPage,
     NewMessage,
@@ -61,6 +62,7 @@ def routes(runtime: Runtime, callers: Callers, posts: Posts, waiting: Waiting, a
             "POST", f"{interrupt}/resolve", interrupts.resolve_interrupt, ("approve",), Resolved, Resolution
         ),
         Route("GET", "/workers", threads.list_workers, ("read",), WorkerList),
+        Route("GET", "/fleet", threads.get_fleet, ("read",), FleetNow),
         Route("GET", "/tokens", tokens.list_tokens, ("admin",), TokenList),
         Route("POST", "/tokens", tokens.create_token, ("admin",), CreatedToken, NewToken, status=201),
         Route("DELETE", "/tokens/{name}", tokens.revoke_token, ("admin",), ShownToken),

@@ -55,6 +55,7 @@ class Store(ABC):
         self, place: str, clock: Clock | None, random_bytes: Callable[[int], bytes] = os.urandom
     ) -> None:
         self.place = place
+        self.host = ""  # where workers may be on other machines: the name of this one
         self._clock = clock or SystemClock()
         self._random_bytes = random_bytes
         self._callbacks: dict[Callable[[list[Change]], None], Callable[[], Iterable[ThreadId]]] = {}
@@ -277,7 +278,9 @@ class Store(ABC):
         return [row[0] for row in await self._fetch("strays", thread_id)]
 
     async def waiting(self) -> dict[str, tuple[int, int]]:
-        """How many wait, since when (ms): pending interrupts by kind, "runnable" threads without a lease."""
+        """How many wait, since when (ms): pending interrupts by kind, "runnable" threads without a lease, and
+        the "abandoned" ones among those, whose lease ended and was not given back.
+        """
         rows = await self._fetch("waiting", self.now_ms())
         return {what: (count, since_ms) for what, count, since_ms in rows if count}
 

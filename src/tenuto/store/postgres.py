@@ -17,6 +17,7 @@ import contextlib
 import functools
 import os
 import random
+import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -61,6 +62,7 @@ class PostgresStore(Store):
         parts = urlsplit(url)
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         super().__init__(f"{parts.netloc.rpartition('@')[2] or given.get('host', '')}{parts.path}", clock)
+        self.host = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:60]
         pool, prepared, listen = (given.pop(name, "") for name in ("pool", "prepared", "listen"))
         self._url = parts._replace(query=urlencode(given, quote_via=quote)).geturl()
         self._listen_url = "" if listen == "off" else listen or self._url
@@ -193,12 +195,12 @@ class PostgresStore(Store):
     async def register(self, owner: str, agents: Sequence[str]) -> None:
         check_owner(owner)
         names = msgspec.json.encode(agents).decode()
-        given = {"owner": owner, "agents": names, "pid": os.getpid(), "host": socket.gethostname()}
+        given = {"owner": owner, "agents": names, "pid": os.getpid(), "host": self.host}
         await self._perform("add_worker", **given, alive_ms=ALIVE_MS, again=owner in self._owners)
         self._owners.add(owner)
 
     async def workers(self) -> list[WorkerRow]:
-        rows = await self._fetch("workers")
+        rows = await self._fetch("workers", ALIVE_MS)
         return [WorkerRow(row[0], tuple(msgspec.json.decode(row[1])), *row[2:]) for row in rows]
 
     # -- what this process and others say ----------------------------------------------------------------

@@ -55,10 +55,15 @@ FROM interrupts WHERE $1 IS NULL AND thread NOT IN (SELECT num FROM threads);
 -- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now.
 SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROUP BY kind
 UNION ALL
-SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= $1 AND lease_until <= $1;
+SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= $1 AND lease_until <= $1
+UNION ALL
+SELECT 'abandoned', count(*), min(lease_until) FROM threads WHERE lease_owner IS NOT NULL AND lease_until <= $1;
 
 -- workers: Those that are alive.
-SELECT owner, agents, pid, started_at, host FROM workers WHERE alive_until > tenuto_now() ORDER BY started_at, owner;
+SELECT owner, agents, pid, started_at, host,
+       (SELECT count(*) FROM threads AS t WHERE t.lease_owner = w.owner AND t.lease_until > tenuto_now()),
+       alive_until - $1
+FROM workers AS w WHERE alive_until > tenuto_now() ORDER BY started_at, owner;
 
 -- blob: A body by its digest.
 SELECT body FROM blobs WHERE digest = $1;

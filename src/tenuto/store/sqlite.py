@@ -150,10 +150,10 @@ class SQLiteStore(Store):
         raise Conflict(f"worker {owner} is alive already")
 
     async def workers(self) -> list[WorkerRow]:
-        rows = self._rows(SQL.workers)
+        rows = self._rows(SQL.workers, (self.now_ms(),))
         return [
-            WorkerRow(owner, agent_names(agents), pid, started_at)
-            for owner, agents, pid, started_at in rows
+            WorkerRow(owner, agent_names(agents), pid, started_at, leases=leases)
+            for owner, agents, pid, started_at, leases in rows
             if self.path == ":memory:" or is_alive(self.path, owner)
         ]
 
@@ -161,7 +161,7 @@ class SQLiteStore(Store):
         """Remove each worker whose lock is free, and free what it held."""
         # What cannot be read or locked now is tried again at the next scan.
         with contextlib.suppress(StoreError):
-            owners = {str(row[0]) for row in self._rows(SQL.workers)}.union(more)
+            owners = {str(row[0]) for row in self._rows(SQL.owners)}.union(more)
             for owner in owners.difference(self._locks):
                 descriptor = lock_worker(self.path, owner)
                 if descriptor is not None:

@@ -93,7 +93,9 @@ FROM threads WHERE ?1 IS NULL AND typeof(created_at) <> 'integer';
 -- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now.
 SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROUP BY kind
 UNION ALL
-SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= ?1 AND lease_until <= ?1;
+SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= ?1 AND lease_until <= ?1
+UNION ALL
+SELECT 'abandoned', count(*), min(lease_until) FROM threads WHERE lease_owner IS NOT NULL AND lease_until <= ?1;
 
 -- claimable: Ready threads of one agent that no live lease holds, of those that a person just decided about or of
 -- the others, longest ready first.
@@ -140,8 +142,13 @@ INSERT OR REPLACE INTO workers (owner, agents, pid, started_at) VALUES (?, ?, ?,
 -- remove_worker: A worker has gone.
 DELETE FROM workers WHERE owner = ?;
 
+-- owners: All that announced themselves, by name.
+SELECT owner FROM workers;
+
 -- workers: All that announced themselves; some may have died since.
-SELECT owner, agents, pid, started_at FROM workers ORDER BY started_at, owner;
+SELECT owner, agents, pid, started_at,
+       (SELECT count(*) FROM threads WHERE lease_owner = owner AND lease_until > ?1)
+FROM workers ORDER BY started_at, owner;
 
 -- add_blob: A body under its digest; the same digest is the same body.
 INSERT OR IGNORE INTO blobs (digest, body) VALUES (?, ?);

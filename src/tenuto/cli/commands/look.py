@@ -146,3 +146,21 @@ def verify(
     if (thread is None) is not every:
         raise typer.BadParameter("name a thread or say --all", param_hint="THREAD")
     raise typer.Exit(asyncio.run(verify_threads(target_of(context), thread, heads)))
+
+
+@commands.command(epilog="Example: tenuto fleet --watch")
+def fleet(
+    context: typer.Context,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="At a terminal: again every 2 seconds, until Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+    database: Database = DATABASE,
+    url: Url = None,
+) -> None:
+    """Show who works, on which machine, and what waits for workers and for people."""
+    from tenuto.cli.fleet import run
+
+    if watch and as_json:
+        raise typer.BadParameter("is for people, not with --json", param_hint="--watch")
+    run(target_of(context), as_json, watch)

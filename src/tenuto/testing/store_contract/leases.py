@@ -239,7 +239,8 @@ class LeaseContract:
         assert await store.waiting() == {"approval": (3, begun), "runnable": (1, clock.at_ms)}
         # A thread whose holder is gone is nobody's; one that sleeps is not due.
         clock.advance(20)
-        assert await store.waiting() == {"approval": (3, begun), "runnable": (2, begun)}
+        waits = {"approval": (3, begun), "runnable": (2, begun), "abandoned": (1, begun + 15_000)}
+        assert await store.waiting() == waits
         await store.renew("worker-1", [claim], **LEASE)
         await store.release(claim, seen_seq=3, wake_at_ms=clock.at_ms + 5_000, status="sleeping")
         assert (await store.waiting())["runnable"] == (1, begun + 1_000)
@@ -260,6 +261,13 @@ class LeaseContract:
         await store.register("worker-1", ["b", "a"])
         (row,) = await store.workers()
         assert (row.owner, row.agents, row.started_at_ms) == ("worker-1", ("b", "a"), clock.at_ms)
+        assert (row.host, row.leases) == (store.host, 0)
+        assert row.seen_at_ms in (None, clock.at_ms)
+        for number in range(3):
+            assert await store.take("worker-1", await started(store, f"t{number}"), lease_seconds=5 + number)
+        assert [row.leases for row in await store.workers()] == [3]
+        clock.advance(6)
+        assert [row.leases for row in await store.workers()] == [1]
 
     async def test_pruning_deletes_ended_threads_whole(self, store: Store, clock: FakeClock) -> None:
         for name in ("ended", "held", "waiting", "other"):
