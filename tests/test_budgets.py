@@ -190,3 +190,23 @@ async def test_a_waiting_thread_holds_nothing(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) == tasks
         assert not runtime.worker._holders
         assert len(await runtime.interrupts()) == 41
+
+
+async def test_an_approval_is_three_commits_away_from_the_next_question(tmp_path: Path) -> None:
+    """The decision, with the lease; the call's start; its result."""
+    commits, at_question = Counter[str](), [0]
+
+    def answer(request: Request) -> Any:
+        at_question.append(commits["COMMIT"])
+        return "done" if len(request.messages) > 2 else call("pay", n=1)
+
+    agent = Agent("ops", "Be exact.", [pay])
+    database = f"sqlite:///{tmp_path}/t.db"
+    async with Runtime([agent], database, model=ScriptedModel(answer)) as runtime:
+        state = await runtime.wait(await runtime.start("ops", "go"))
+        connection: Any = runtime.store._writing  # type: ignore[attr-defined]  # the store is SQLite's
+        connection.set_trace_callback(lambda statement: commits.update([statement]))
+        await runtime.resolve(state.interrupts[0].id, "approve", by="ana")
+        assert (await runtime.wait(state.id)).answer == "done"
+        connection.set_trace_callback(None)
+    assert at_question[-1] == 3

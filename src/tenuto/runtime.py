@@ -209,6 +209,7 @@ class Runtime:
         agent = self.agents.get(row.agent)
         event = decide(row, verb, by, decision, agent.by_name if agent else {})
         append_id = decision.get("append_id") or uuid.uuid4().hex
+        self.worker.expect(row.thread_id, row.agent)
         await again(lambda: self.store.resolve(event, append_id=append_id, digest=decision.get("digest")))
         return event
 

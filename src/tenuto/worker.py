@@ -107,10 +107,11 @@ class Worker:
         return True
 
     def expect(self, thread_id: ThreadId, agent: str) -> None:
-        """A thread is about to be created by the caller, in this very moment: where there is room, take it in
-        the same commit, and save the round of a claim.
+        """A thread is about to become ready by the caller, in this very moment: where there is room, take it
+        in the same commit, and save the round of a claim.
         """
-        if self._claiming and not self._stopping and agent in self._room():
+        known = thread_id in self._expected or thread_id in self._holders
+        if self._claiming and not self._stopping and not known and agent in self._room():
             self._expected[thread_id] = agent, asyncio.create_task(self._take_expected(thread_id))
 
     # -- inside --------------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ async def decide(runtime: Runtime, state: ThreadState, verb: str, place: int = 0
 def die(runtime: Runtime) -> None:
     """The worker stops dead: nothing more is recorded, nothing is handed over, its leases stay."""
     worker = runtime.worker
+    worker._stopping = True
     for task in worker._tasks:
         task.cancel()
     for holder in list(worker._holders.values()):
