@@ -52,8 +52,8 @@ async def test_no_error_tells_the_password() -> None:
     assert not error.facts["unknown"]
 
 
-async def test_a_wrong_parameter_is_a_clear_error(postgres_server: str) -> None:
-    error = await refused(ConfigurationError, open_store(f"{postgres_server}&sslmode=perhaps").open())
+async def test_a_wrong_parameter_is_a_clear_error(postgres_url: str) -> None:
+    error = await refused(ConfigurationError, open_store(f"{postgres_url}&sslmode=perhaps").open())
     assert "sslmode" in str(error)
 
 
