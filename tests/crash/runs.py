@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.crash.databases import log_of
 from tests.crash.stand import ROOT, Figures, Stand, standing
 from tests.crash.workload import RetailDatabase, is_write, place_of, retail_tasks, thread_id
 
@@ -36,7 +37,7 @@ async def run(place: Path, database: str, work: Work) -> Figures:
     TENUTO_SHARED, or TENUTO_BFCL, says where the data are.
     """
     workload, tasks = work.workload, work.tasks
-    async with standing(place, database) as stand:
+    async with standing(place, log_of(database), Stand) as stand:
         await stand.serve()
         async with asyncio.TaskGroup() as group:
             group.create_task(stand.person())

@@ -46,7 +46,7 @@ def at_host(name: str, parameters: dict[str, Any], description: str = "", **opti
     context = inspect.Parameter("context", by_name, annotation=ToolContext)
     function.__signature__ = inspect.Signature([*shown, context])  # type: ignore[attr-defined]  # it is looked up
     if options["effect"] != "read":
-        options["timeout"] = TOOL_SECONDS
+        options.setdefault("timeout", TOOL_SECONDS)
     return tool(name=name, description=description, **options)(function)
 
 
@@ -62,6 +62,24 @@ def desk() -> Agent:
             at_host("pay_verified", order, effect="once", approval=True, verify=ask_ledger),
         ],
     )
+
+
+def fleet() -> Agent:
+    """For many workers on a busy machine: what is in doubt is left alone longer."""
+
+    @tool(effect="idempotent", approval=True)
+    def stamp(order_id: str) -> str:
+        """Put a stamp on an order, here and at once."""
+        return f"stamp {order_id}: done"
+
+    order, slow = {"order_id": str}, {"effect": "once", "approval": True, "timeout": 5.0}
+    tools = [
+        at_host("look", order, effect="read"),
+        at_host("pay", order, **slow),
+        at_host("pay_verified", order, verify=ask_ledger, **slow),
+        stamp,
+    ]
+    return Agent("fleet", tools=tools, max_steps=1_000)
 
 
 def retail(name: str, **writing: Any) -> Agent:
@@ -124,7 +142,7 @@ end_with_parent()
 if seconds := os.environ.get("LEASE_SECONDS"):
     lease_for(float(seconds))
 die_on_order(Path(os.environ["KILL_ORDER"]))
-agents = [desk()]
+agents = [desk(), fleet()]
 if os.environ.get("TENUTO_SHARED"):
     agents += [
         retail("retail", effect="once", verify=ask_ledger),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
-from tests.crash.databases import Log, log_of
+from tests.crash.databases import Log
 from tests.crash.workload import thread_id
 
 from tenuto import Runtime, Settings
@@ -27,6 +27,7 @@ from tenuto.cli.processes import Processes
 from tenuto.events import CallFinished, InterruptResolved, ModelReplied, ThreadStarted
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Stand")
 ROOT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.02
 EVENTS_PER_TASK = 16
@@ -48,6 +49,8 @@ class Figures:
 
     tasks: int = 0
     kills: int = 0
+    restarts: int = 0
+    cuts: int = 0
     decisions: int = 0
     reviews: int = 0
     effects: int = 0
@@ -63,10 +66,14 @@ class Figures:
 
     def __str__(self) -> str:
         continued = sorted(self.continued_seconds) or [0.0]
+        words = [f"{self.tasks} tasks in {self.seconds:.1f} s", f"{self.kills} kills and restarts"]
+        if self.restarts:
+            words.append(f"{self.restarts} of PostgreSQL")
+        if self.cuts:
+            words.append(f"{self.cuts} connections cut")
         return (
-            f"{self.tasks} tasks in {self.seconds:.1f} s, {self.kills} kills and restarts, "
-            f"{self.decisions} decisions ({self.reviews} reviews), {self.effects} effects, "
-            f"{self.doubles} doubles, {self.losses} losses, {len(self.wrong)} wrong; "
+            f"{', '.join(words)}, {self.decisions} decisions ({self.reviews} reviews), "
+            f"{self.effects} effects, {self.doubles} doubles, {self.losses} losses, {len(self.wrong)} wrong; "
             f"from kill to going on {continued[len(continued) // 2]:.2f} s, at most {continued[-1]:.2f} s"
         )
 
@@ -102,14 +109,14 @@ class Stand:
     async def begin(self) -> None:
         """Start provider and tool host."""
         (_, self.provider_url), (_, self.host_url) = await asyncio.gather(
-            self._start("provider", "tenuto.testing.provider", "tests.crash.played:play"),
+            self._start("provider", "tenuto.testing.provider", "tests.crash.played:note"),
             self._start("host", "tests.crash.toolhost", str(self.place / "ledger")),
         )
         self._processes.environment |= {"PROVIDER_URL": self.provider_url, "TOOL_HOST": self.host_url}
 
-    async def serve(self) -> None:
+    async def serve(self, *options: str) -> None:
         """Start the runtime."""
-        command = ("tenuto", "serve", "tests.crash.served:agents", "--port", "0")
+        command = ("tenuto", "serve", "tests.crash.served:agents", "--port", "0", *options)
         self.process, self.url = await self._start("runtime", *command)
         self._up.set()
 
@@ -290,22 +297,21 @@ class Stand:
 
 
 @contextlib.asynccontextmanager
-async def standing(place: Path, database: str) -> AsyncIterator[Stand]:
-    """Provider and tool host running, the runtime to be served on the empty database of this URL. Whatever
-    happens, all of them end.
+async def standing(place: Path, log: Log, made: type[S]) -> AsyncIterator[S]:
+    """Provider and tool host running, the runtime to be served on this log's database, which is empty.
+    Whatever happens, all of them end.
     """
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     paths = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
     fixed = {"PYTHONPATH": paths, "APPROVER_SECRET": TOKEN, "PROVIDER_MODEL": "played"}
-    fixed["KILL_ORDER"] = str(place / "order")
-    log = log_of(database)
+    fixed |= {"KILL_ORDER": str(place / "order"), "ARRIVALS": str(place / "arrivals")}
     fixed["TENUTO_DATABASE"] = log.url
     if log.takeover_seconds:
         fixed["LEASE_SECONDS"] = str(log.takeover_seconds)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with Processes(place, kept | fixed) as processes:
         async with httpx2.AsyncClient(timeout=30, trust_env=False, headers=headers) as client:
-            stand = Stand(place, log, processes, client)
+            stand = made(place, log, processes, client)
             try:
                 await stand.begin()
                 yield stand

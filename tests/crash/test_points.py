@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.crash.conftest import Databases
+from tests.crash.databases import log_of
 from tests.crash.stand import Stand, standing, until
 from tests.crash.workload import thread_id
 
@@ -26,7 +27,7 @@ DROPPED = "Error: this call was started and its outcome is unknown; a person dro
 async def stand(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> AsyncIterator[Stand]:
     place = tmp_path_factory.mktemp("points")
     with databases(place) as database:
-        async with standing(place, database) as stand:
+        async with standing(place, log_of(database), Stand) as stand:
             await stand.serve()
             yield stand
             stand.kill()

@@ -52,8 +52,9 @@ class Host:
 
     def _effect(self, key: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         workload, index = place_of(key.partition(":")[0])
-        if workload == "desk":
-            return {"result": f"{tool} {arguments['order_id']}: done"}
+        if workload in ("desk", "fleet"):
+            late = workload == "fleet" and len(self._lines) % 2
+            return {"result": f"{tool} {arguments['order_id']}: done", "late": late}
         if workload == "bfcl":
             if index not in self._worlds:
                 self._worlds[index] = BfclWorld(bfcl()[index])

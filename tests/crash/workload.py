@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-WORKLOADS = ("desk", "retail-single", "retail-batched", "bfcl")
+WORKLOADS = ("desk", "retail-single", "retail-batched", "bfcl", "fleet")
 Call = dict[str, Any]
 
 

@@ -115,6 +115,36 @@ async def test_a_connection_that_is_cut_during_a_write_leaves_the_outcome_unknow
     assert len(await store.read(thread_id)) == 3
 
 
+async def test_connections_that_were_cut_while_idle_are_noticed_by_nobody(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    thread_id = await started(store)
+    await store.register("worker-1", ["ops"])
+    claim = await held(store, thread_id, "worker-1")
+    for number in range(3):
+        await asyncio.gather(*(store.thread(thread_id) for _ in range(limits.POOL_CONNECTIONS)))
+        await kill_connections(store, postgres_url)
+        reads = [store.read(thread_id) for _ in range(5)]
+        await asyncio.gather(*reads, store.renew("worker-1", [claim], **LEASE))
+        await asyncio.gather(*(store.thread(thread_id) for _ in range(limits.POOL_CONNECTIONS)))
+        await kill_connections(store, postgres_url)
+        await asyncio.sleep(0.1)  # until the driver has been told: then nothing is sent
+        await store.append(thread_id, [MESSAGE], append_id=f"a{number}")
+    assert len(await store.read(thread_id)) == 5
+
+
+async def test_a_write_is_tried_again_while_the_server_starts(server: PostgresServer) -> None:
+    store = PostgresStore(server.url)
+    await store.open()
+    thread_id = await started(store)
+    await asyncio.to_thread(server.stop, "QUIT")
+    appending = asyncio.create_task(again(lambda: store.append(thread_id, [MESSAGE], append_id="a")))
+    await asyncio.sleep(0.2)
+    await asyncio.to_thread(server.start)
+    assert (await appending).head_seq == 3
+    await store.close()
+
+
 async def test_the_store_goes_on_when_the_server_was_restarted(server: PostgresServer) -> None:
     store, other = PostgresStore(server.url), PostgresStore(server.url)
     await store.open()

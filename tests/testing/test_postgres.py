@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tenuto.errors import ConfigurationError
@@ -55,6 +56,8 @@ def test_it_keeps_its_data_over_a_stop_and_a_crash() -> None:
         execute(server.url, "CREATE TABLE kept (n int)")
         for number, how in enumerate(("INT", "QUIT")):
             execute(server.url, f"INSERT INTO kept VALUES ({number})")
+            with pytest.raises(asyncpg.PostgresError, match="nobody_here"):  # which it logs as FATAL
+                execute(server.url.replace("postgres@", "nobody_here@"), "SELECT 1")
             server.stop(how)
             server.start()
         assert execute(server.url, "SELECT n FROM kept ORDER BY n") == [(0,), (1,)]

@@ -253,7 +253,8 @@ class Holder:
 
 
 async def again(work: Callable[[], Awaitable[T]]) -> T:
-    """Try an append again whose commit is unknown; its append id makes that safe.
+    """Try an append again whose commit is unknown, or that a store could not take in this moment; its append
+    id makes that safe.
 
     Raises what `work` raises: at once for a refusal, after `STORE_ATTEMPTS` for a store that stays down.
     """
@@ -261,7 +262,7 @@ async def again(work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except StoreError as error:
-            if not error.facts.get("unknown"):
+            if not (error.facts.get("unknown") or error.facts.get("passing")):
                 raise
             await asyncio.sleep(0.1 * 4**attempt)
     return await work()

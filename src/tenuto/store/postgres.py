@@ -146,16 +146,25 @@ class PostgresStore(Store):
     # -- asking ------------------------------------------------------------------------------------------
 
     async def _run(self, query: str, *parameters: object, wrote: bool = False) -> Sequence[Sequence[Any]]:
+        """The rows. A server cuts off all its connections at a time, and the pool does not notice. So the
+        first that is lost takes the others with it, and what was not sent, or only reads, is asked once more.
+        """
         if self._pool is None:
             raise StoreError(f"{self.place}: the store is not open")
-        connected = False
-        try:
-            async with self._pool.acquire(timeout=limits.POOL_WAIT_SECONDS) as connection:
-                connected = True
-                rows: Sequence[Sequence[Any]] = await connection.fetch(query, *parameters)
-                return rows
-        except FAULTS as error:
-            raise store_error(self.place, error, connected=connected, wrote=wrote and connected) from error
+        connected = asked_before = False
+        while True:
+            try:
+                async with self._pool.acquire(timeout=limits.POOL_WAIT_SECONDS) as connection:
+                    connected = True
+                    rows: Sequence[Sequence[Any]] = await connection.fetch(query, *parameters)
+                    return rows
+            except FAULTS as error:
+                told = store_error(self.place, error, connected=connected, wrote=wrote and connected)
+                if told.facts.get("passing"):
+                    await self._pool.expire_connections()
+                if asked_before or not told.facts.get("passing") or told.facts.get("unknown"):
+                    raise told from error
+            connected, asked_before = False, True
 
     async def _fetch(self, query: str, *parameters: object) -> Sequence[Sequence[Any]]:
         try:
@@ -169,7 +178,8 @@ class PostgresStore(Store):
         if verb in TOGETHER and self._commits is not None:
             outcome = await self._commits.write(*_wire(verb, given))
         else:
-            rows = await self._run(f"SELECT tenuto_{verb}($1)", _json(given), wrote=True)
+            # Renewing twice is as once.
+            rows = await self._run(f"SELECT tenuto_{verb}($1)", _json(given), wrote=verb != "renew")
             outcome = msgspec.json.decode(rows[0][0], type=Outcome)
             self._grown([outcome])
         if outcome.refused == "AlreadyDecided":

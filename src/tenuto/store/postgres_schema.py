@@ -10,6 +10,8 @@ from tenuto.errors import ConfigurationError, InvalidInput, NewerSchema, StoreEr
 
 MIGRATIONS: Final = tuple(sorted((Path(__file__).parent / "migrations" / "postgres").glob("*.sql")))
 LOCK: Final = int.from_bytes(b"Tenuto")  # taken in this database by whoever migrates
+# What the driver says of a connection that the server has cut off, before it sends anything by it.
+NOT_SENT: Final = ("cannot switch to state", "connection is closed")
 FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
@@ -50,7 +52,8 @@ def store_error(place: str, error: Exception, *, connected: bool = True, wrote: 
     """What a caller is told. `connected`: there was a connection to use; `wrote`: a write was sent by it.
 
     A statement's own error undoes it, and `alone` asks for the others of its batch to be tried without it.
-    When the connection ends (class 08, and 57P: the server ended it), nobody knows.
+    When the connection ends (class 08, and 57P: the server ended it), nobody knows, unless nothing was sent.
+    `passing`: it is worth trying again.
     """
     state = getattr(error, "sqlstate", None) or ""
     if isinstance(error, asyncpg.ClientConfigurationError):
@@ -64,9 +67,11 @@ def store_error(place: str, error: Exception, *, connected: bool = True, wrote: 
         reason = (
             f"no connection within {limits.POOL_WAIT_SECONDS:g} s: all are in use, or the server is silent"
         )
-    unknown = wrote and (not state or state.startswith(("08", "57P")))
+    lost = not state or state.startswith(("08", "57P"))
+    unknown = wrote and lost and not reason.startswith(NOT_SENT)
     if unknown:
         reason += "; whether the last write was kept is unknown: try it again with the same append id"
-    wrapped = StoreError(f"{place}: {reason}", unknown=unknown, alone=wrote and not unknown)
+    passing = lost and not isinstance(error, TimeoutError)
+    wrapped = StoreError(f"{place}: {reason}", unknown=unknown, alone=wrote and not lost, passing=passing)
     wrapped.__cause__ = error
     return wrapped
