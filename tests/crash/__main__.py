@@ -1,4 +1,4 @@
-"""`./dev crash`: the named crash points and the real workloads at length, with figures.
+"""`./dev crash`: named crash points, real workloads and a fleet under fire at length, with figures.
 
 Exits with 1 when an effect was doubled, something was lost, or anything came out otherwise than expected;
 what the processes said and wrote then stays where the last line says.
@@ -16,8 +16,14 @@ from typing import Any
 
 import pytest
 from tests.crash.databases import KINDS, a_server, empty
+from tests.crash.fleet import UNVERIFIED, VERIFIED, Fire, manned, under_fire
+from tests.crash.latency import measure
 from tests.crash.runs import Work, bfcl_place, install_bfcl, run
-from tests.crash.stand import ROOT, Figures
+from tests.crash.stand import ROOT, Figures, until
+from tests.crash.waiting import cost, wait_beside
+
+from tenuto.limits import LEASE_SECONDS
+from tenuto.testing.postgres import PostgresServer
 
 RETAIL = [
     (workload, agent)
@@ -89,6 +95,41 @@ def points(kind: str) -> bool:
     return pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", test]) == 0
 
 
+def fleet(options: argparse.Namespace) -> bool:
+    """Under fire, with tools that can be verified and without; beside many that wait; how soon it goes on."""
+    place = Path(tempfile.mkdtemp(prefix="tenuto-fleet-"))
+    total = Figures()
+    for tools in (VERIFIED, UNVERIFIED):
+        (here := place / tools).mkdir()
+        fire = Fire(options.threads, (tools,), lease_seconds=LEASE_SECONDS, seed=options.seed)
+        figures = asyncio.run(under_fire(here, fire))
+        say(f"a server and {fire.workers} workers, each thread {tools}: {figures}")
+        if tools == UNVERIFIED:
+            say(f"  {figures.reviews} wait in review: nobody can know whether their effect happened")
+        for wrong in figures.wrong[:10]:
+            say(f"  {wrong}")
+        total += figures
+    (place / "idle").mkdir()
+    asyncio.run(beside_and_soon(place / "idle", options))
+    if total.doubles or total.losses or total.wrong:
+        say(f"not as promised; see {place}")
+        return False
+    shutil.rmtree(place)
+    return True
+
+
+async def beside_and_soon(place: Path, options: argparse.Namespace) -> None:
+    """What a fresh thread costs beside many that wait, and how soon a worker goes on."""
+    with PostgresServer(fsync="on") as server:
+        async with manned(place, server.url, workers=1, lease_seconds=LEASE_SECONDS) as made:
+            say(str(await measure(made, times=100, steps=400)))
+            await made.start("fleet", "fleet", 1, "pay")
+            await until(made.pending)
+            say(f"a fresh thread, alone: {await cost(made, first=10, threads=20)}")
+            await wait_beside(made, options.waiting)
+            say(f"a fresh thread, beside {options.waiting:,} that wait: {await cost(made, 100, 20)}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev crash", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=12, help="of the runtime in each run (default 12)")
@@ -102,7 +143,14 @@ def main() -> int:
         help="what the log is kept in (default sqlite); PostgreSQL is started here, or is that of "
         "TENUTO_TEST_POSTGRES",
     )
+    parser.add_argument(
+        "--fleet", action="store_true", help="only a fleet on PostgreSQL under fire, and how quick it is"
+    )
+    parser.add_argument("--threads", type=int, default=2_000, help="of a fleet (default 2,000)")
+    parser.add_argument("--waiting", type=int, default=100_000, help="threads, beside it (default 100,000)")
     options = parser.parse_args()
+    if options.fleet:
+        return 0 if fleet(options) else 1
     kinds = KINDS if options.database == "both" else (options.database,)
     with a_server() if "postgres" in kinds else contextlib.nullcontext("") as server:
         if server:

@@ -65,7 +65,6 @@ class Figures:
         return Figures(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def __str__(self) -> str:
-        continued = sorted(self.continued_seconds) or [0.0]
         words = [f"{self.tasks} tasks in {self.seconds:.1f} s", f"{self.kills} kills and restarts"]
         if self.restarts:
             words.append(f"{self.restarts} of PostgreSQL")
@@ -73,9 +72,15 @@ class Figures:
             words.append(f"{self.cuts} connections cut")
         return (
             f"{', '.join(words)}, {self.decisions} decisions ({self.reviews} reviews), "
-            f"{self.effects} effects, {self.doubles} doubles, {self.losses} losses, {len(self.wrong)} wrong; "
-            f"from kill to going on {continued[len(continued) // 2]:.2f} s, at most {continued[-1]:.2f} s"
-        )
+            f"{self.effects} effects, {self.doubles} doubles, {self.losses} losses, {len(self.wrong)} wrong"
+        ) + self._continued()
+
+    def _continued(self) -> str:
+        if not self.continued_seconds:
+            return ""
+        ordered = sorted(self.continued_seconds)
+        most = f"{ordered[-1]:.2f} s ({len(ordered)} times)"
+        return f"; from kill to going on p50 {ordered[len(ordered) // 2]:.2f} s, at most {most}"
 
 
 async def until(look: Callable[[], Awaitable[T]]) -> T:

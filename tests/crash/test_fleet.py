@@ -12,6 +12,7 @@ import pytest
 from tests.crash.databases import empty
 from tests.crash.fleet import UNVERIFIED, VERIFIED, Fire, Fleet, manned, under_fire
 from tests.crash.stand import until
+from tests.crash.waiting import cost, wait_beside
 from tests.crash.workload import thread_id
 
 from tenuto.testing.postgres import execute, find_programs
@@ -114,3 +115,17 @@ def test_a_newer_schema_is_refused_in_one_line(
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "has schema 99, written by a later version of Tenuto" in line
+
+
+async def test_a_fresh_thread_costs_no_more_beside_many_that_wait(fleet: Fleet) -> None:
+    """Counts and not times: rows and pages that the database looks at, and the memory of the processes."""
+    await fleet.start("fleet", "fleet", 1, "pay")
+    await until(fleet.pending)
+    alone = await cost(fleet, first=10, threads=5)
+    await wait_beside(fleet, 5_000)
+    crowded = await cost(fleet, first=20, threads=5)
+    # A deeper index, a page more at each look; and what an idle fleet does takes its time.
+    assert crowded.rows < 3 * alone.rows + 100, (alone, crowded)
+    assert crowded.pages < 4 * alone.pages + 200, (alone, crowded)
+    for before, after in zip(alone.memory_bytes, crowded.memory_bytes, strict=True):
+        assert after <= before * 1.1

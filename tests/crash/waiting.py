@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 from tests.crash.fleet import Fleet
 from tests.crash.stand import until
+
+from tenuto.testing.postgres import execute
 
 # Rows looked at, and pages of tables and indexes, in memory or not: of what grows with the threads that wait.
 COUNTS = """
@@ -46,7 +49,6 @@ COPIES = (
         'num', nextval(pg_get_serial_sequence('interrupts', 'num')), 'thread', m.num, 'id', m.id))).*
     FROM made AS m JOIN interrupts AS i ON i.thread = m.old
     """,
-    "VACUUM ANALYZE",
 )
 
 
@@ -72,8 +74,6 @@ class Cost:
 
 async def wait_beside(fleet: Fleet, threads: int) -> None:
     """Make so many copies of the thread that waits; there has to be one."""
-    import asyncpg
-
     connection = await asyncpg.connect(fleet.log.url)
     try:
         for statement in COPIES:
@@ -87,6 +87,9 @@ async def cost(fleet: Fleet, first: int, threads: int) -> Cost:
     await fleet.kill_worker(0)
     fleet.kill()
     await fleet.serve("--no-worker")
+    await asyncio.to_thread(
+        execute, fleet.log.url, "VACUUM ANALYZE"
+    )  # the planner knows how large the tables are
     await _fresh(fleet, first)  # what happens once in a process is not of a thread
     before = await _still(fleet)
     seconds = [await _fresh(fleet, number) for number in range(first + 1, first + 1 + threads)]

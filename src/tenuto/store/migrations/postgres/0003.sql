@@ -4,7 +4,7 @@
 -- Ready threads that no live lease holds. The agents take turns, so that the backlog of one does not starve another;
 -- within an agent, what a person decided comes first, then what has been ready for longest; of each at most as many
 -- as `agents` says. More are looked at than are wanted, because others may claim just now.
-CREATE FUNCTION tenuto_claim(op json) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION tenuto_claim(op json) RETURNS json LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     now_ms CONSTANT bigint := tenuto_now();
     wanted CONSTANT integer := op ->> 'limit';
@@ -61,7 +61,7 @@ BEGIN
 END $$;
 
 -- The head of each thread that is still held under its claim, whose lease goes on.
-CREATE FUNCTION tenuto_renew(op json) RETURNS json LANGUAGE sql AS $$
+CREATE FUNCTION tenuto_renew(op json) RETURNS json LANGUAGE sql SET enable_seqscan = off AS $$
     WITH held AS (
         SELECT t.num FROM json_to_recordset(op -> 'claims') AS c (thread_id text, epoch bigint)
         JOIN threads AS t ON t.id = c.thread_id
@@ -108,7 +108,7 @@ BEGIN
 END $$;
 
 -- What a store asks every few seconds: it says that its workers live, and looks at the threads that somebody follows.
-CREATE FUNCTION tenuto_look(op json) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION tenuto_look(op json) RETURNS json LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     now_ms CONSTANT bigint := tenuto_now();
     changes json;
