@@ -20,6 +20,7 @@ from tenuto.agent import Agent
 from tenuto.approvals import Decision, More, decide, limits_given
 from tenuto.chain import ChainReport, verify_thread
 from tenuto.clock import Clock, SystemClock
+from tenuto.doubt import InDoubt, calls_in_doubt
 from tenuto.errors import ConfigurationError, Conflict, InvalidInput, UnknownAgent
 from tenuto.events import (
     CancelRequested,
@@ -292,6 +293,10 @@ class Runtime:
         """Who works and what waits, in all processes on this database."""
         workers = tuple(await self.store.workers())
         return Fleet(self.store.now_ms(), workers, await self.store.waiting())
+
+    async def in_doubt(self, thread_id: str | None = None) -> list[InDoubt]:
+        """Calls that may have happened: started, without a result, and no live worker has their thread."""
+        return await calls_in_doubt(self.store, ThreadId(thread_id) if thread_id else None)
 
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """Check the thread's hash chain; `watch` hears how far it is. Raises `ThreadNotFound`."""

@@ -288,20 +288,24 @@ def _approval(state: ThreadState, call: CallState, now_ms: int, offset: int) -> 
 
 def review(state: ThreadState, call: CallState, reason: str, offset: int = 0) -> InterruptRaised:
     """Ask a person what became of a started call. It never expires: nothing may decide that for them."""
-    worker = call.worker or "unknown"
-    why = reason or f"worker {worker} stopped before it recorded a result"
-    arguments = call.arguments if len(call.arguments) <= 200 else f"{call.arguments[:200]}…"
-    said = f"{call.call.name}({arguments}) was started {_clock(call.started_at_ms)} by worker {worker}"
+    why = reason or "no result of it was recorded"
     return InterruptRaised(
         _interrupt_id(state, offset),
         "review",
         call_id=call.id,
         name=call.call.name,
         arguments=call.arguments,
-        prompt=f"{said} and its outcome is unknown: {why}",
+        prompt=f"{said_of(call)} and its outcome is unknown: {why}",
         digest=call.digest,
         options=REVIEW_OPTIONS,
     )
+
+
+def said_of(call: CallState) -> str:
+    """Which call was started, when and by whom, for people."""
+    arguments = call.arguments if len(call.arguments) <= 200 else f"{call.arguments[:200]}…"
+    worker = call.worker or "unknown"
+    return f"{call.call.name}({arguments}) was started {_clock(call.started_at_ms)} by worker {worker}"
 
 
 def _clock(at_ms: int) -> str:

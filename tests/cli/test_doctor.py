@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shlex
 import sqlite3
 import threading
 import time
@@ -165,7 +167,53 @@ def test_events_whose_thread_was_removed(used):
     execute(used.database, "DELETE FROM threads")
     ((level, text),) = of(findings(used, code=1), "threads")
     assert level == "problem"
-    assert text.startswith("4 events belong to 1 threads whose rows were removed")
+    assert text.startswith("thread number 1, whose row is gone, has 4 events out of their place")
+
+
+def test_threads_that_no_worker_would_find(used):
+    execute(used.database, "UPDATE threads SET ready_at = NULL, status = 'running'")
+    ((level, text),) = of(findings(used, code=1), "threads")
+    assert level == "problem"
+    assert "is running and no worker will look at it" in text
+    assert re.search(r"→ wake it: tenuto extend \S{36} --steps 1$", text)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("DROP TABLE interrupts", "the table interrupts is missing → restore the file from a backup"),
+        ("DROP TABLE labels", "the table labels is missing"),
+        (
+            "DROP INDEX events_place",
+            "the index events_place is missing → stop all workers, then make it anew",
+        ),
+        ("DROP VIEW task_events", "the view task_events is missing → stop all workers, then make it anew"),
+        ("ALTER TABLE threads ADD COLUMN mine TEXT", "the table threads is not as it was made"),
+    ],
+)
+def test_what_a_schema_lacks(used, statement, said):
+    execute(used.database, statement)
+    assert any(said in text for level, text in of(findings(used, code=1), "schema") if level == "problem")
+
+
+def test_an_index_and_a_view_are_made_anew_as_it_says(used):
+    execute(used.database, "DROP INDEX events_place")
+    execute(used.database, "DROP VIEW task_events")
+    told = of(findings(used, code=1), "schema")[1:]
+    assert len(told) == 2
+    for _, text in told:
+        command, path, statement = shlex.split(text.partition("make it anew: ")[2])
+        assert (command, path) == ("sqlite3", str(used.database))
+        execute(used.database, statement)
+    assert [level for level, _ in of(findings(used), "schema")] == ["ok"]
+
+
+def test_a_row_that_cannot_be_read_keeps_no_other_check_from_being_made(used):
+    execute(used.database, "UPDATE events SET at = 'x'")
+    execute(used.database, "INSERT INTO workers VALUES ('w1', 'notjson', 1, 1)")
+    found = findings(used, code=1)
+    assert [text for level, text in of(found, "database") if level == "problem"] != []
+    assert of(found, "workers") != []
 
 
 def test_threads_that_nobody_takes(used):

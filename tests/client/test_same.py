@@ -29,7 +29,7 @@ from tenuto.stream import Replayed
 
 NOBODY = str(uuid.uuid4())
 VERBS = "start send resolve cancel extend wait state events stored follow interrupt interrupts thread threads"
-VERBS += " workers fleet verify"
+VERBS += " workers fleet in_doubt verify"
 
 AnyRuntime = Runtime | Client
 

@@ -6,9 +6,10 @@ cannot be loaded) is a finding, too, and the other checks go on.
 
 import contextlib
 import os
+import shlex
 import shutil
 import stat
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,15 +19,22 @@ from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.cli.agents import load_agents, named_agents
 from tenuto.cli.terminal import console, moment, now_ms, print_json, progress, safe, span
+from tenuto.doubt import in_doubt
 from tenuto.errors import ConfigurationError, ModelError, TenutoError
+from tenuto.events import Entry, decode
 from tenuto.locks import is_alive
+from tenuto.rows import agent_names
 from tenuto.store import Store, open_store
-from tenuto.store.sqlite_file import MIGRATIONS, check_version, look_at, store_error
+from tenuto.store.sqlite_file import MIGRATIONS, check_version, look_at, open_file, store_error
+from tenuto.store.sqlite_write import LATEST, SQL
+from tenuto.thread import fold
 
 Level = Literal["ok", "warning", "problem"]
+Check = Callable[[Any, set[str]], Iterator["Finding"]]
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 CLOCK_SLACK_MS = 2_000
 UNSERVED_MS = 10_000
+MOST_LINES = 5
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -111,10 +119,12 @@ def _database(path: str) -> Iterator[Finding]:
             )
             yield Finding("schema", "ok", f"version {version}{later}")
             yield _pages(place, connection)
+            if version == len(MIGRATIONS):
+                yield from _objects(place, connection)
             if version:
-                yield from _orphans(connection)
-                yield from _leases(path, connection)
-                yield from _clock(connection)
+                alive = {owner for owner, *_ in _workers(connection) if is_alive(path, owner)}
+                for check in (_orphans, _asleep, _leases, _doubts, _clock):
+                    yield from _checked(path, check, connection, alive)
     except Exception as error:  # noqa: BLE001 - of the driver; whatever it is, it is what is to be said
         advice = "restore it from a backup, or name another file; nothing was changed"
         yield Finding("database", "problem", str(store_error(path, error)), advice)
@@ -185,19 +195,75 @@ def _pages(place: Path, connection: Any) -> Finding:
     return Finding("pages", "problem", f"damaged: {text}", advice)
 
 
-def _orphans(connection: Any) -> Iterator[Finding]:
-    """Events whose thread's row is gone: no command would show them."""
-    lost = connection.execute(
-        "SELECT count(*), count(DISTINCT thread) FROM events WHERE thread NOT IN (SELECT num FROM threads)"
-    ).fetchone()
-    if lost[0]:
-        text = f"{lost[0]} events belong to {lost[1]} threads whose rows were removed"
+def _objects(place: Path, connection: Any) -> Iterator[Finding]:
+    """Whether the tables, indexes and views are those of a new file."""
+    query = "SELECT name, type, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, name"
+    with contextlib.closing(open_file(":memory:")[0]) as fresh:
+        wanted = {name: (kind, " ".join(sql.split())) for name, kind, sql in fresh.execute(query)}
+    there = {name: (kind, " ".join(sql.split())) for name, kind, sql in connection.execute(query)}
+    for name, (kind, sql) in wanted.items():
+        if there.get(name) == (kind, sql):
+            continue
+        text = f"the {kind} {name} {'is not as it was made' if name in there else 'is missing'}"
+        advice = "restore the file from a backup"
+        if kind != "table" and name not in there:
+            advice = f"stop all workers, then make it anew: {shlex.join(['sqlite3', str(place), sql])}"
+        yield Finding("schema", "problem", text, advice)
+
+
+def _checked(path: str, check: Check, connection: Any, alive: set[str]) -> Iterator[Finding]:
+    """What one check finds; that it cannot be made is a finding, and the others go on."""
+    try:
+        yield from check(connection, alive)
+    except Exception as error:  # noqa: BLE001 - of the driver, or of what a damaged row holds
+        text = f"{check.__name__.strip('_')} cannot be looked at: {store_error(path, error)}"
+        yield Finding("database", "problem", text, "`tenuto verify --all` says what is damaged")
+
+
+def _workers(connection: Any) -> Any:
+    return connection.execute("SELECT owner, agents, pid FROM workers ORDER BY owner").fetchall()
+
+
+def _orphans(connection: Any, _alive: set[str]) -> Iterator[Finding]:
+    """What no command would show, such as events whose thread's row is gone."""
+    strays = connection.execute(SQL.strays, (None,)).fetchall()
+    for (text,) in strays[:MOST_LINES]:
         yield Finding("threads", "problem", text, "restore the rows, or the file, from a backup")
+    if len(strays) > MOST_LINES:
+        text = f"and {len(strays) - MOST_LINES} more like these"
+        yield Finding("threads", "problem", text, "`tenuto verify --all` names all")
 
 
-def _leases(path: str, connection: Any) -> Iterator[Finding]:
-    rows = connection.execute("SELECT owner, agents, pid FROM workers ORDER BY owner").fetchall()
-    alive = {owner: msgspec.json.decode(agents) for owner, agents, _ in rows if is_alive(path, owner)}
+def _asleep(connection: Any, alive: set[str]) -> Iterator[Finding]:
+    """Threads that have something to do, and that no worker would ever find."""
+    query = (
+        "SELECT id, status, lease_owner FROM threads"
+        " WHERE status IN ('running', 'sleeping') AND typeof(ready_at) <> 'integer' LIMIT 1000"
+    )
+    for thread, status, owner in connection.execute(query):
+        if owner not in alive:
+            text = f"thread {thread} is {status} and no worker will look at it: it has no time to go on"
+            yield Finding("threads", "problem", text, f"wake it: tenuto extend {thread} --steps 1")
+
+
+def _doubts(connection: Any, alive: set[str]) -> Iterator[Finding]:
+    """Calls that may have happened, and that no worker has looked at since."""
+    for (thread,) in connection.execute(SQL.doubtful, (LATEST, None, limits.MAX_DOUBTFUL_THREADS)):
+        (owner,) = connection.execute("SELECT lease_owner FROM threads WHERE id = ?", (thread,)).fetchone()
+        if owner in alive:
+            continue
+        rows = connection.execute(SQL.events, (thread, 0, LATEST)).fetchall()
+        with contextlib.suppress(TenutoError):  # one that cannot be read is for `verify`
+            state = fold((Entry(seq, at, decode(body, v)) for _, seq, v, at, body in rows), thread)
+            for call in in_doubt(state):
+                advice = f"start a worker of agent {call.agent}, which asks or raises a review"
+                text = f"thread {thread}, call {call.call_id}: {call.text}"
+                yield Finding("calls", "warning", text, advice)
+
+
+def _leases(connection: Any, alive_owners: set[str]) -> Iterator[Finding]:
+    rows = _workers(connection)
+    alive = {owner: agent_names(agents) for owner, agents, _ in rows if owner in alive_owners}
     served = {name for names in alive.values() for name in names}
     pids = ", ".join(str(pid) for owner, _, pid in rows if owner in alive)
     text = f"{len(alive)} alive (process {pids})" if alive else "none is alive"
@@ -223,7 +289,7 @@ def _leases(path: str, connection: Any) -> Iterator[Finding]:
             yield Finding("leases", "warning", text, "start one: tenuto serve MODULE:AGENT")
 
 
-def _clock(connection: Any) -> Iterator[Finding]:
+def _clock(connection: Any, _alive: set[str]) -> Iterator[Finding]:
     last = connection.execute("SELECT at FROM events ORDER BY num DESC LIMIT 1").fetchone()
     behind_ms = last[0] - now_ms() if last else 0
     if behind_ms > CLOCK_SLACK_MS:

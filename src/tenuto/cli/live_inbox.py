@@ -20,7 +20,7 @@ from tenuto.cli.conversation import Conversation
 from tenuto.cli.find import AnyRuntime, opened
 from tenuto.cli.inbox_view import Choice, InboxView
 from tenuto.cli.keys import Keyboard
-from tenuto.cli.look import unserved
+from tenuto.cli.look import doubtful, unserved
 from tenuto.cli.target import Target
 from tenuto.cli.tell import who_goes_on, worker_for
 from tenuto.cli.terminal import complain, console, log_to, moment, pretty
@@ -36,7 +36,7 @@ MOST_ROWS: Final = 500
 async def live_inbox(target: Target, agents: list[Agent], by: str, note: str = "") -> None:
     """Until the person leaves it. `agents` are known here: threads without a worker run here, too."""
     async with opened(target, agents) as runtime:
-        inbox = LiveInbox(runtime, agents, by, note or await unserved(runtime))
+        inbox = LiveInbox(runtime, agents, by, note or await _beside(runtime))
         try:
             await inbox.run()
             if inbox.running:
@@ -49,6 +49,11 @@ async def live_inbox(target: Target, agents: list[Agent], by: str, note: str = "
             raise
         finally:
             await inbox.hand_over()
+
+
+async def _beside(runtime: AnyRuntime) -> str:
+    """What no list shows, in one line: calls that may have happened, threads that nobody takes."""
+    return "; ".join([*map(doubtful, await runtime.in_doubt()), *filter(None, [await unserved(runtime)])])
 
 
 def known_agents(option: str | None) -> tuple[list[Agent], str]:

@@ -1,6 +1,5 @@
 """Commands that only read: inbox, threads, show, verify. None of them creates a database."""
 
-from contextlib import suppress
 from typing import Any
 
 from tenuto.chain import ChainReport
@@ -11,7 +10,8 @@ from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, p
 from tenuto.cli.transcript import Transcript
 from tenuto.cli.view import View
 from tenuto.client import Client
-from tenuto.errors import NotFound, TenutoError
+from tenuto.doubt import InDoubt
+from tenuto.errors import NotFound
 from tenuto.events import Entry, ThreadId
 
 SHORT_ID = 8
@@ -21,13 +21,18 @@ async def inbox(target: Target, as_json: bool) -> None:
     """What waits for a person, oldest first."""
     async with opened(target) as runtime:
         rows = [row async for row in all_interrupts(runtime, pending=True)]
+        doubts = await runtime.in_doubt()
         ready = "" if as_json else await unserved(runtime)
     if as_json:
+        for doubt in doubts:  # beside the list, whose form programs know
+            complain(doubtful(doubt))
         return print_json(rows)
+    for doubt in doubts:
+        console().print(safe(doubtful(doubt)), style="yellow")
     if ready:
         console().print(safe(ready), style="yellow")
     if not rows:
-        return console().print("nothing waits for a person")
+        return None if doubts else console().print("nothing waits for a person")
     table = new_table("id", "kind", "tool", "arguments", "thread", "age", "expires in")
     for row in rows:
         left_ms = row.expires_at_ms - now_ms()
@@ -38,8 +43,13 @@ async def inbox(target: Target, as_json: bool) -> None:
     return console().print(table, soft_wrap=False)
 
 
-async def unserved(runtime: AnyRuntime) -> str:
+def doubtful(doubt: InDoubt) -> str:
     """What an inbox cannot list yet: a call in doubt becomes an item when a worker looks at its thread."""
+    return f"thread {doubt.thread_id}, call {doubt.call_id}: {doubt.text}"
+
+
+async def unserved(runtime: AnyRuntime) -> str:
+    """Threads that could go on and that nobody takes."""
     # A server does not tell of those that run single threads: of those it is only seen that they are held.
     workers = await (runtime.workers() if isinstance(runtime, Client) else runtime.store.workers())
     served = {name for worker in workers for name in worker.agents}
@@ -50,15 +60,8 @@ async def unserved(runtime: AnyRuntime) -> str:
     left = [row for row in rows if row.agent not in served and row.lease_owner not in alive]
     if not left:
         return ""
-    doubtful = 0
-    for row in left:
-        # A thread that cannot be read is `verify`'s to tell of.
-        with suppress(TenutoError):
-            calls = (await runtime.state(row.id)).calls
-            doubtful += sum(call.phase == "started" and not call.until_ms for call in calls)
-    doubt = f"; {doubtful} of their calls started without a result and may have happened" if doubtful else ""
     count = f"{len(left)} threads are" if len(left) > 1 else "1 thread is"
-    return f"{count} ready and no worker takes them{doubt}. Start one: tenuto serve MODULE:AGENT"
+    return f"{count} ready and no worker takes them. Start one: tenuto serve MODULE:AGENT"
 
 
 async def threads(target: Target, filters: dict[str, Any], before: str | None, as_json: bool) -> None:
@@ -99,7 +102,10 @@ async def show(target: Target, thread: str, after: int, form: str, follow: bool)
             after = entry.seq
             for line in view.entry(entry):
                 out.print(line)
-        if follow:
+        if not follow:
+            for doubt in await runtime.in_doubt(row.id):
+                out.print(safe(doubtful(doubt)), style="yellow")
+        else:
             async for item in runtime.follow(row.id, after):
                 for line in view.entry(item) if isinstance(item, Entry) else ():
                     out.print(line)

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from tenuto.doubt import InDoubt
 from tenuto.errors import StoreError
-from tenuto.events import Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
+from tenuto.events import CallId, Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
 from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,9 +90,21 @@ class InterruptBody(msgspec.Struct):
     resolved_at: str | None
 
 
+class DoubtBody(msgspec.Struct):
+    thread_id: ThreadId
+    agent: str
+    call_id: CallId
+    name: str
+    arguments: msgspec.Raw
+    started_at: str | None
+    worker: str
+    text: str
+
+
 class InterruptPage(msgspec.Struct):
     interrupts: list[InterruptBody]
     next: str | None
+    in_doubt: list[DoubtBody] = []  # servers before this had none
 
 
 class StoredBody(msgspec.Struct):
@@ -168,6 +181,20 @@ def interrupt_row(body: InterruptBody) -> InterruptRow:
         by=body.by,
         comment=body.comment,
         resolved_at_ms=None if body.resolved_at is None else at_ms(body.resolved_at),
+    )
+
+
+def call_in_doubt(body: DoubtBody) -> InDoubt:
+    """A call that may have happened."""
+    return InDoubt(
+        thread_id=body.thread_id,
+        agent=body.agent,
+        call_id=body.call_id,
+        name=body.name,
+        arguments=bytes(body.arguments).decode(),
+        started_at_ms=at_ms(body.started_at),
+        worker=body.worker,
+        text=body.text,
     )
 
 

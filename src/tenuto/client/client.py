@@ -20,6 +20,7 @@ from tenuto.client import bodies
 from tenuto.client.following import follow
 from tenuto.client.transport import Transport
 from tenuto.client.where import bearer, server_url
+from tenuto.doubt import InDoubt
 from tenuto.errors import ConfigurationError, InterruptNotFound, InvalidInput, StoreError, ThreadNotFound
 from tenuto.events import Entry, InterruptKind, InterruptResolved, ThreadId
 from tenuto.messages import Live
@@ -244,6 +245,11 @@ class Client:
     async def fleet(self) -> Fleet:
         """As `Runtime.fleet`. Raises `AccessDenied` with a token of some agents."""
         return bodies.fleet(await self._transport.get("/v1/fleet", bodies.FleetBody))
+
+    async def in_doubt(self, thread_id: str | None = None) -> list[InDoubt]:
+        """As `Runtime.in_doubt`."""
+        page = await self._transport.get("/v1/interrupts", bodies.InterruptPage, thread_id=thread_id, limit=1)
+        return [bodies.call_in_doubt(body) for body in page.in_doubt]
 
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """As `Runtime.verify`: the stored events are fetched and checked here, not by the server."""

@@ -16,7 +16,7 @@ from tenuto.server.events import shown
 from tenuto.server.listed import Listed, in_scope
 from tenuto.server.posts import Post, Posts
 from tenuto.server.problems import Problem, encoded
-from tenuto.server.shapes import InterruptPage, Resolution, interrupt_body
+from tenuto.server.shapes import InterruptPage, Resolution, doubt_bodies, interrupt_body
 from tenuto.server.waiting import Waiting
 
 Decided = Literal["pending", "decided", "all"]
@@ -75,8 +75,15 @@ class Interrupts:
 
         start = InterruptId(after) if after is not None else None
         listed = Listed(fetch, lambda row: row.id, which.agent, limit)
-        page = await in_scope(caller_of(request), listed, start)
-        return encoded(200, InterruptPage([interrupt_body(row) for row in page.rows], page.next))
+        caller = caller_of(request)
+        page = await in_scope(caller, listed, start)
+        doubts = [
+            one
+            for one in await self._runtime.in_doubt(which.thread_id)
+            if caller.sees(one.agent) and which.agent in (None, one.agent)
+        ]
+        rows = [interrupt_body(row) for row in page.rows]
+        return encoded(200, InterruptPage(rows, page.next, doubt_bodies(doubts)))
 
     async def get_interrupt(self, interrupt_id: str) -> Response:
         """One interrupt, pending or decided."""

@@ -4,12 +4,14 @@ Times are RFC 3339 in UTC. Bodies that come in are read strictly: nothing is coe
 refused, so that a misspelt one is not silently without effect.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenuto import limits
+from tenuto.doubt import InDoubt
 from tenuto.events import InterruptKind, InterruptRaised, InterruptResolved, Outcome
 from tenuto.rows import InterruptRow, ThreadRow, ThreadStatus, WorkerRow
 from tenuto.server.problems import iso
@@ -108,11 +110,29 @@ class Interrupt(PendingInterrupt):
     resolved_at: Time | None
 
 
+class CallInDoubt(msgspec.Struct):
+    """A call that started, has no result and runs in no live worker: it may have happened. It becomes an
+    interrupt, is asked about or runs again once a worker of its agent looks at its thread.
+    """
+
+    thread_id: Id
+    agent: str
+    call_id: str
+    name: str
+    arguments: msgspec.Raw
+    started_at: Time | None
+    worker: str
+    text: str
+
+
 class InterruptPage(msgspec.Struct):
-    """Oldest first. `next`: the `after` of the next page, null on the last."""
+    """Oldest first. `next`: the `after` of the next page, null on the last. `in_doubt`: what is no interrupt
+    yet, and may have happened.
+    """
 
     interrupts: list[Interrupt]
     next: Id | None
+    in_doubt: list[CallInDoubt]
 
 
 class State(msgspec.Struct):
@@ -142,7 +162,9 @@ class Resolved(State):
 
 
 class Thread(State):
-    """... with what a list shows of it. `head_hash` is that of event `head_seq`."""
+    """... with what a list shows of it. `head_hash` is that of event `head_seq`. `in_doubt`: calls of it that
+    may have happened.
+    """
 
     created_at: Time | None
     updated_at: Time | None
@@ -150,6 +172,7 @@ class Thread(State):
     lease_owner: str | None
     metadata: dict[str, Any]
     head_hash: str
+    in_doubt: list[CallInDoubt]
 
 
 class ThreadSummary(msgspec.Struct):
@@ -227,7 +250,7 @@ def state_body(state: ThreadState, added: int | msgspec.Raw | None = None) -> St
     return State(**_state(state)) if added is None else Sent(**_state(state), seq=added)
 
 
-def thread_body(state: ThreadState, row: ThreadRow, head_hash: str) -> Thread:
+def thread_body(state: ThreadState, row: ThreadRow, head_hash: str, doubts: list[InDoubt]) -> Thread:
     """A state as it is shown, with what only the row knows."""
     return Thread(
         **_state(state),
@@ -237,7 +260,25 @@ def thread_body(state: ThreadState, row: ThreadRow, head_hash: str) -> Thread:
         lease_owner=row.lease_owner,
         metadata=row.metadata,
         head_hash=head_hash,
+        in_doubt=doubt_bodies(doubts),
     )
+
+
+def doubt_bodies(doubts: Iterable[InDoubt]) -> list[CallInDoubt]:
+    """Calls in doubt as they are shown."""
+    return [
+        CallInDoubt(
+            thread_id=one.thread_id,
+            agent=one.agent,
+            call_id=one.call_id,
+            name=one.name,
+            arguments=msgspec.Raw(one.arguments.encode()),
+            started_at=iso(one.started_at_ms),
+            worker=one.worker,
+            text=one.text,
+        )
+        for one in doubts
+    ]
 
 
 def summary_body(row: ThreadRow) -> ThreadSummary:

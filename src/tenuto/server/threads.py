@@ -119,7 +119,8 @@ class Threads:
         state = await self._runtime.state(thread_id)
         # The thread may have grown since: the hash is that of the event that the state ends with.
         (last,) = await self._runtime.store.stored(ThreadId(thread_id), state.head_seq - 1, 1)
-        return encoded(200, thread_body(state, row, last.hash.hex()))
+        doubts = await self._runtime.in_doubt(thread_id)
+        return encoded(200, thread_body(state, row, last.hash.hex(), doubts))
 
     async def send_message(self, request: Request, thread_id: str) -> Response:
         """Add a message; a thread that ended goes on."""

@@ -273,6 +273,11 @@ class Store(ABC):
         except (StoreError, IndexError) as error:
             return (*head, None, str(error), None, None, None)
 
+    async def doubtful(self, thread_id: ThreadId | None = None) -> list[ThreadId]:
+        """Ready threads, or that one, without a live lease, in which a call started since the last reply."""
+        rows = await self._fetch("doubtful", self.now_ms(), thread_id, limits.MAX_DOUBTFUL_THREADS)
+        return [row[0] for row in rows]
+
     async def strays(self, thread_id: ThreadId | None = None) -> list[str]:
         """In words, what no log and no list shows: events out of their place, what removed rows have left."""
         return [row[0] for row in await self._fetch("strays", thread_id)]

@@ -41,6 +41,19 @@ WHERE i.num > coalesce((SELECT num FROM interrupts WHERE id = $1), 0) AND ($2::t
       AND ($6::text IS NULL OR t.id = $6)
 ORDER BY i.num LIMIT $3;
 
+-- doubtful: Threads, or that one ($2), that are ready without a live lease, in which a call started since the last
+-- reply; of the oldest such threads only, so that a long queue costs no more.
+SELECT t.id FROM (
+    SELECT num, id FROM threads
+    WHERE status = 'running' AND ready_at IS NOT NULL AND epoch > 0 AND lease_until <= $1 AND ($2::text IS NULL OR id = $2)
+    ORDER BY created_at LIMIT $3::bigint * 10
+) AS t
+WHERE EXISTS (
+    SELECT 1 FROM events AS e
+    WHERE e.thread = t.num AND e.type = 'call_started' AND e.seq > (
+        SELECT seq FROM events WHERE thread = t.num AND type = 'model_replied' ORDER BY seq DESC LIMIT 1))
+LIMIT $3;
+
 -- strays: In words, what no log and no list shows, of one thread ($1) or anywhere.
 SELECT format('thread %s has %s events out of their place, the first of them event %s',
               coalesce(t.id, format('number %s, whose row is gone,', e.thread)), count(*), min(e.seq))

@@ -75,6 +75,19 @@ WHERE i.num > coalesce((SELECT num FROM interrupts WHERE id = ?1), 0) AND (?2 IS
       AND (?4 IS NULL OR i.kind = ?4) AND (?5 IS NULL OR (i.outcome IS NULL) = ?5) AND (?6 IS NULL OR t.id = ?6)
 ORDER BY i.num LIMIT ?3;
 
+-- doubtful: Threads, or that one (?2), that are ready without a live lease, in which a call started since the last
+-- reply; of the oldest such threads only, so that a long queue costs no more.
+SELECT t.id FROM (
+    SELECT num, id FROM threads
+    WHERE status = 'running' AND ready_at IS NOT NULL AND epoch > 0 AND lease_until <= ?1 AND (?2 IS NULL OR id = ?2)
+    ORDER BY created_at LIMIT ?3 * 10
+) AS t
+WHERE EXISTS (
+    SELECT 1 FROM events AS e
+    WHERE e.thread = t.num AND e.type = 'call_started' AND e.seq > (
+        SELECT seq FROM events WHERE thread = t.num AND type = 'model_replied' ORDER BY seq DESC LIMIT 1))
+LIMIT ?3;
+
 -- strays: In words, what no log and no list shows, of one thread (?1) or anywhere.
 SELECT 'thread ' || coalesce(t.id, 'number ' || e.thread || ', whose row is gone,') || ' has ' || count(*)
        || ' events out of their place, the first of them event ' || min(e.seq)

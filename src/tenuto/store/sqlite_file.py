@@ -13,6 +13,8 @@ from tenuto.store.forms import labels_of
 
 MIGRATIONS: Final = tuple(sorted((Path(__file__).parent / "migrations" / "sqlite").glob("*.sql")))
 APPLICATION_ID: Final = int.from_bytes(b"Tenu", "big")
+# One text that is no UTF-8 must not keep the rest of a page from being read.
+TEXT: Final = functools.partial(str, encoding="utf-8", errors="replace")
 
 
 def open_file(path: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
@@ -44,7 +46,9 @@ def open_file(path: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
 def look_at(path: str) -> sqlite3.Connection:
     """A connection that changes nothing. Without a `-wal` file nobody writes, and none is made either."""
     how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
-    return sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, isolation_level=None)
+    connection = sqlite3.connect(f"file:{quote(path)}?{how}", uri=True, isolation_level=None)
+    connection.text_factory = TEXT
+    return connection
 
 
 def schema_of(path: str) -> int:
@@ -89,8 +93,7 @@ def _connect(path: str, connections: list[sqlite3.Connection]) -> sqlite3.Connec
         check_same_thread=False,  # used by one thread at a time, as the writer sees to
         cached_statements=256,
     )
-    # One text that is no UTF-8 must not keep the rest of a page from being read.
-    connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
+    connection.text_factory = TEXT
     connections.append(connection)
     return connection
 
