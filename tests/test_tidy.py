@@ -24,7 +24,7 @@ CORE_LINES = 4_000
 CORE = ["events", "thread", "steps", "loop", "store", "worker", "runtime"]
 # Who knows the core with one database knows it: what the second one adds is counted by itself.
 SECOND_DATABASE = "src/tenuto/store/postgres"
-SECOND_DATABASE_LINES = 480
+SECOND_DATABASE_LINES = 500
 
 # Signatures that may be wider, each with its reason: "path::Class.function" -> why.
 WIDE_SIGNATURES: dict[str, str] = {

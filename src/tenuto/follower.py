@@ -15,7 +15,7 @@ import msgspec
 
 from tenuto import limits
 from tenuto.events import Entry, ModelReplied, ThreadId
-from tenuto.messages import AttemptFailed, Live, ReplySoFar
+from tenuto.messages import AttemptFailed, Live, ReasoningDelta, ReplySoFar, TextDelta
 from tenuto.store.base import Store
 
 
@@ -39,7 +39,17 @@ class Told:
 
 
 class Reply(Protocol):
-    """A reply that is arriving."""
+    """A reply that is arriving. `id`: the process whose worker hears it, "" where no other knows of it, and
+    which one of that process. The sizes are in characters.
+    """
+
+    id: tuple[str, int]
+    text_size: int
+    reasoning_size: int
+
+    def add(self, delta: TextDelta | ReasoningDelta) -> None:
+        """It goes on."""
+        ...
 
     def so_far(self) -> ReplySoFar | None:
         """What it has said until now; None when that is too much to be told again."""
@@ -72,6 +82,11 @@ class Followed:
         size = len(getattr(item, "text", "")) + len(getattr(item, "arguments", ""))
         for follower in self.followers:
             follower.push(told, size, again)
+
+    def miss(self) -> None:
+        """Something of the reply that arrives was missed: it is told as a whole once that can be done."""
+        for follower in self.followers:
+            follower.miss()
 
     def look(self) -> None:
         """Those who want the end look whether it has come."""
@@ -248,6 +263,11 @@ class Follower:
         if self._items and isinstance(self._items[-1][0], int):
             self._items.pop()
         self._items.append((head_seq, 0))
+        self.wake.set()
+
+    def miss(self) -> None:
+        """The deltas that come have a hole before them."""
+        self._deaf = True
         self.wake.set()
 
     def push(self, told: Told, size: int, again: bool) -> None:

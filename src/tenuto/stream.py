@@ -1,9 +1,9 @@
 """Following a thread: replay the log, announce the boundary, go live.
 
 Durable events come by seq out of the store; live deltas are hints that a later event supersedes, pushed
-by whatever runs the thread in this process. A slow follower loses deltas, never events, and never slows
-the worker. Who missed the beginning of a reply, or lost some of it, is told the reply so far: what is shown
-of one is never a text with a hole.
+by whatever runs the thread in this process, or heard from another one (`tenuto.relay`). A slow follower loses
+deltas, never events, and never slows the worker. Who missed the beginning of a reply, or lost some of it, is
+told the reply so far: what is shown of one is never a text with a hole.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 
 from tenuto import limits
 from tenuto.events import Entry, ThreadId
-from tenuto.follower import Followed, Follower, Replayed, Told
+from tenuto.follower import Followed, Follower, Replayed, Reply, Told
 from tenuto.messages import AttemptFailed, Live, ReasoningDelta, ReplySoFar, TextDelta
+from tenuto.relay import Relay
 from tenuto.rows import Change
 from tenuto.store.base import Store
 from tenuto.thread import ThreadState
@@ -22,19 +23,23 @@ __all__ = ["Follower", "Hub", "Replayed", "Told"]
 
 
 class _Reply:
-    """The text of a reply that is arriving, as long as it is not too much to be told again."""
+    """A `Reply`, as long as it is not too much to be told again."""
 
-    __slots__ = ("_reasoning", "_size", "_text")
+    __slots__ = ("_reasoning", "_text", "id", "reasoning_size", "text_size")
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str = "", number: int = 0) -> None:
+        self.id = (origin, number)
+        self.text_size = self.reasoning_size = 0
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._size = 0
 
     def add(self, delta: TextDelta | ReasoningDelta) -> None:
-        self._size += len(delta.text)
-        if self._size <= limits.MAX_LIVE_BACKLOG_BYTES:
-            (self._text if type(delta) is TextDelta else self._reasoning).append(delta.text)
+        if is_text := type(delta) is TextDelta:
+            self.text_size += len(delta.text)
+        else:
+            self.reasoning_size += len(delta.text)
+        if self.text_size + self.reasoning_size <= limits.MAX_LIVE_BACKLOG_BYTES:
+            (self._text if is_text else self._reasoning).append(delta.text)
         elif self._text or self._reasoning:
             self._text, self._reasoning = [], []
 
@@ -56,7 +61,9 @@ class Hub:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._followed: dict[ThreadId, Followed] = {}
-        self._replies: dict[ThreadId, _Reply] = {}
+        self._replies: dict[ThreadId, Reply] = {}
+        relayed = store.publishes
+        self._relay = Relay(store, self._replies, self._followed, _Reply) if relayed else None
         self._rests: dict[ThreadId, set[_Waiter]] = {}
 
     @property
@@ -74,6 +81,8 @@ class Hub:
         for change in changes:
             if not change.external:
                 self._replies.pop(change.thread_id, None)
+            if self._relay is not None:
+                self._relay.grew(change)
             if followed := self._followed.get(change.thread_id):
                 followed.grew(change.head_seq)
             if change.external:
@@ -89,16 +98,23 @@ class Hub:
         until the worker's next event, or until a failed attempt.
         """
 
+        relay = self._relay
+
         def emit(item: Live) -> None:
+            followed = self._followed.get(thread_id)
+            reply = self._replies.get(thread_id)
             if isinstance(item, TextDelta | ReasoningDelta):
-                reply = self._replies.get(thread_id)
-                if reply is None:
-                    reply = self._replies[thread_id] = _Reply()
+                if reply is None or not (relay is None or relay.runs_here(reply)):
+                    if reply is not None and followed is not None:
+                        followed.miss()  # of a worker elsewhere that died: this one begins again
+                    reply = self._replies[thread_id] = _Reply() if relay is None else relay.begin()
                 reply.add(item)
             elif isinstance(item, AttemptFailed):
                 self._replies.pop(thread_id, None)
-            if followed := self._followed.get(thread_id):
+            if followed is not None:
                 followed.tell(item)
+            if relay is not None:
+                relay.say(thread_id, item, reply)
 
         return emit
 
@@ -109,6 +125,8 @@ class Hub:
         followed = self._followed.get(thread_id)
         if followed is None:
             followed = self._followed[thread_id] = Followed(self._store, thread_id, self._replies)
+            if self._relay is not None:
+                self._relay.follow(thread_id)
         follower = Follower(followed, after, rest, self._leave)
         followed.followers.add(follower)
         followed.watch_rest()
@@ -169,3 +187,5 @@ class Hub:
         if not followed.followers and self._followed.get(followed.thread_id) is followed:
             followed.close()
             del self._followed[followed.thread_id]
+            if self._relay is not None:
+                self._relay.leave(followed.thread_id)

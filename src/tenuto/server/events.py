@@ -11,8 +11,9 @@ type. A stream (WHATWG HTML, section 9.2) has these:
     event: rested                 · data: {"seq":21}     with until=rest, the last: the thread rests
 
 Only events of the log have ids. So a client that comes back with its `Last-Event-ID` gets each of them once
-and in order, wherever its connection broke. Deltas are of threads that run in this server, and can be missed:
-what was shown of a reply is void at `replayed`, and who comes in its middle is told the reply so far.
+and in order, wherever its connection broke, from whichever server. Deltas can be missed: what was shown of a
+reply is void at `replayed`, and who comes in its middle is told the reply so far. Of a thread that runs in
+another process they come ten times a second, where the database is PostgreSQL; elsewhere not at all.
 """
 
 import json

@@ -56,6 +56,8 @@ class Store(ABC):
     ) -> None:
         self.place = place
         self.host = ""  # where workers may be on other machines: the name of this one
+        self.publishes = False  # can other processes be told something that is in no log?
+        self._hear: Callable[[str], None] = lambda _text: None
         self._clock = clock or SystemClock()
         self._random_bytes = random_bytes
         self._callbacks: dict[Callable[[list[Change]], None], Callable[[], Iterable[ThreadId]]] = {}
@@ -370,6 +372,16 @@ class Store(ABC):
             self._listen()
 
         return unsubscribe
+
+    def publish(self, text: str) -> None:
+        """Tell the other processes something, before what is appended after this; or never: it may get lost.
+        Less than `MAX_NOTIFY_BYTES`. Never waits. Only where the store `publishes`.
+        """
+        raise NotImplementedError
+
+    def on_published(self, callback: Callable[[str], None]) -> None:
+        """Call back with what is published, by this process too. One at a time: the last one given."""
+        self._hear = callback
 
     @abstractmethod
     def _listen(self) -> None:

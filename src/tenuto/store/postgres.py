@@ -20,6 +20,7 @@ import random
 import re
 import secrets
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -42,6 +43,7 @@ from tenuto.store.queries import load_queries
 
 SQL: Final = load_queries(Path(__file__).with_name("postgres.sql"))
 TOGETHER: Final = frozenset({"create", "append", "resolve", "take", "release"})
+SAID: Final = "!"  # begins what is published, beside the news of logs
 ALIVE_MS: Final = round(limits.LEASE_SECONDS * 1000)
 
 
@@ -66,6 +68,7 @@ class PostgresStore(Store):
         pool, prepared, listen = (given.pop(name, "") for name in ("pool", "prepared", "listen"))
         self._url = parts._replace(query=urlencode(given, quote_via=quote)).geturl()
         self._listen_url = "" if listen == "off" else listen or self._url
+        self.publishes = bool(self._listen_url)
         if not (pool or "1").isdecimal() or int(pool or 1) < 1 or prepared not in ("", "on", "off"):
             raise ConfigurationError(f"{self.place}: pool is a number from 1 on, prepared is on or off")
         self._most_connections = int(pool or limits.POOL_CONNECTIONS)
@@ -83,6 +86,7 @@ class PostgresStore(Store):
         self._name = secrets.token_hex(4)
         self._channel = ""
         self._news: dict[ThreadId, int] = {}
+        self._said: deque[str] = deque(maxlen=limits.MAX_WAITING_PUBLICATIONS)
         self._telling: asyncio.Task[None] | None = None
         self._looked: dict[ThreadId, int] = {}
 
@@ -221,20 +225,31 @@ class PostgresStore(Store):
         if found:
             self._announce([Change(*change) for change in found])
             self._news.update((thread_id, head_seq) for thread_id, head_seq, _ in found)
-            if self._telling is None:
-                self._telling = asyncio.create_task(self._tell_soon())
+            self._begin_to_tell()
+
+    def publish(self, text: str) -> None:
+        if self._pool is not None and self.publishes:
+            self._said.append(SAID + text)
+            self._begin_to_tell()
+
+    def _begin_to_tell(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.create_task(self._tell_soon())
 
     async def _tell_soon(self) -> None:
         # After the commit and not in it: transactions that notify wait for each other's fsync.
-        while self._news:
+        while self._news or self._said:
             with contextlib.suppress(StoreError):
                 await self._tell()
             await asyncio.sleep(limits.NOTIFY_SECONDS)
         self._telling = None
 
     async def _tell(self) -> None:
-        news, self._news = list(self._news.items()), {}
-        if payloads := self._payloads(news):
+        # What was said comes before the events that supersede it, and one NOTIFY after the other.
+        said, news = list(self._said), list(self._news.items())
+        self._said.clear()
+        self._news = {}
+        if payloads := said + self._payloads(news):
             told = "SELECT pg_notify($1, told) FROM unnest($2::text[]) AS told"
             await self._run(told, self._channel, payloads)
 
@@ -245,6 +260,9 @@ class PostgresStore(Store):
         return self._payloads(news[:half]) + self._payloads(news[half:])
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        if payload.startswith(SAID):
+            self._hear(payload.removeprefix(SAID))
+            return
         name, news = msgspec.json.decode(payload, type=tuple[str, list[tuple[ThreadId, int]]])
         if name != self._name:
             self._announce([Change(thread_id, head_seq, True) for thread_id, head_seq in news])
