@@ -203,8 +203,9 @@ class Worker:
             logger.warning("%s", error)
             await holder.stop(frozenset(holder.running))
         except Undecodable as error:
+            # Soon at first: while versions change, the next one to claim it may be a newer one.
             logger.warning("thread %s left to a newer worker: %s", thread_id, error)
-            await self._hand_over(holder, limits.RETRY_LATER_SECONDS)
+            await self._back_off(holder, error)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             # The last two are of a user's own code, too: a model, a renderer. Ctrl-C cancels tasks.
             logger.exception("thread %s: advancing failed", thread_id)
@@ -242,7 +243,7 @@ class Worker:
             self._failures.clear()
         failures = self._failures[holder.thread_id] = self._failures.get(holder.thread_id, 0) + 1
         loaded = holder.state.head_seq > 0
-        if failures >= limits.POISON_ATTEMPTS and loaded and not isinstance(error, StoreError):
+        if failures >= limits.POISON_ATTEMPTS and loaded and not isinstance(error, StoreError | Undecodable):
             event: InterruptRaised = trouble(holder.state, error_text(error), failures)
             try:
                 await holder.stop(frozenset(holder.running))

@@ -7,6 +7,7 @@ is restarted as after a crash, connections are cut; nobody else does anything bu
 import asyncio
 import contextlib
 import random
+import re
 import signal
 import subprocess
 import time
@@ -30,9 +31,9 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND datname = current_database() AND backend_type = 'client backend'
       AND random() < 0.5
 """
-HELD = "SELECT id, epoch FROM threads WHERE lease_owner LIKE 'w{pid}-%'"
+HELD = "SELECT id, epoch FROM threads WHERE lease_owner = '{owner}'"
 VERIFIED, UNVERIFIED = "look+pay_verified", "look+pay"
-RESTING = "('completed', 'awaiting_review')"
+RESTING = "('completed', 'awaiting_review', 'awaiting_answer', 'failed', 'halted')"
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,16 @@ class Fleet(Stand):
 
     async def kill_worker(self, number: int) -> None:
         """kill -9, and a new one in its place. What it held is looked for again by `watch_takeovers`."""
-        pid = self.workers[number].pid
-        killed_at = time.monotonic()
+        owner, killed_at = self.owner(number), time.monotonic()
         self._processes.kill(self.workers[number])
         self.figures.kills += 1
-        for held in await self.log.query(HELD.format(pid=pid)):
+        for held in await self.log.query(HELD.format(owner=owner)):
             self._left[held] = killed_at
         self.workers[number] = await self._worker(number)
+
+    def owner(self, number: int) -> str:
+        """What this worker calls itself."""
+        return re.findall(r"worker (\S+) runs", (self.place / f"worker{number}.log").read_text())[-1]
 
     async def holders(self) -> dict[str, str]:
         """Which worker has which thread."""
@@ -221,6 +225,11 @@ async def _compare(fleet: Fleet, fire: Fire) -> None:
     for thread in sorted(waiting):
         if fire.tools[place_of(thread)[1] % len(fire.tools)] == VERIFIED:
             figures.wrong.append(f"{thread}: a person was asked what became of a call that can be verified")
+    figures.wrong += [
+        f"{thread} is {status}"
+        for thread, status in rows.items()
+        if status not in ("completed", "awaiting_review")
+    ]
     happened = {line["key"].partition(":")[0] for line in fleet.ledger() if line["tool"] != "look"}
     lost = sorted(rows.keys() - waiting - happened)
     figures.losses += len(lost)

@@ -64,7 +64,7 @@ async def test_a_zombie_records_nothing_and_doubles_nothing(fleet: Fleet) -> Non
     fleet.thaw(0)
     await until(lambda: fleet.said(0, "lease"))
     assert [await fleet.log.query(sql) for sql in (ALL_EVENTS, ALL_LEASES)] == [written, leases]
-    assert all(f"w{fleet.workers[0].pid}-" in frozen[thread] for thread in threads)
+    assert all(frozen[thread] == fleet.owner(0) for thread in threads)
     assert [len(await fleet.at_the_host(thread)) for thread in threads] == [1, 1]
 
     # From then on it is as good a worker as any other.
