@@ -176,21 +176,20 @@ class Store(ABC):
         within one, threads about which a person just decided something come first, then those that have been
         ready for longest.
         """
-        limit, lease_ms = min(limit, limits.MAX_BATCH_APPENDS), _ms(lease_seconds)
-        most = dict(
-            sorted((agents if isinstance(agents, Mapping) else dict.fromkeys(agents, LATEST)).items())
-        )
+        limit, lease_ms = min(limit, limits.MAX_BATCH_APPENDS), round(lease_seconds * 1000)
+        most = agents if isinstance(agents, Mapping) else dict.fromkeys(sorted(agents), LATEST)
         return await self._perform("claim", owner=owner, agents=most, limit=limit, lease_ms=lease_ms)
 
     async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
         """Claim one given thread if it is ready and free; None otherwise."""
-        return await self._perform("take", owner=owner, thread_id=thread_id, lease_ms=_ms(lease_seconds))
+        lease_ms = round(lease_seconds * 1000)
+        return await self._perform("take", owner=owner, thread_id=thread_id, lease_ms=lease_ms)
 
     async def renew(
         self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
     ) -> dict[ThreadId, int]:
         """Extend leases; returns the head of each thread still held. One that is missing was lost."""
-        return await self._perform("renew", owner=owner, claims=claims, lease_ms=_ms(lease_seconds))
+        return await self._perform("renew", owner=owner, claims=claims, lease_ms=round(lease_seconds * 1000))
 
     async def release(
         self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus
@@ -394,10 +393,6 @@ class Store(ABC):
             except Exception as error:  # noqa: BLE001 - a watcher's bug must not stop the writer
                 report = {"message": "a callback of on_change failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(report)
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
 
 
 def _page(limit: int) -> int:
