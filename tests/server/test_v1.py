@@ -231,7 +231,11 @@ async def test_the_inbox_and_a_decision(place):
     assert response.status_code == 200
     assert response.headers["preference-applied"] == "wait=20"
     assert (response.json()["status"], response.json()["answer"]) == ("completed", "refunded 17")
-    assert (await place.client.get("/v1/interrupts")).json() == {"interrupts": [], "next": None, "in_doubt": []}
+    assert (await place.client.get("/v1/interrupts")).json() == {
+        "interrupts": [],
+        "next": None,
+        "in_doubt": [],
+    }
     (done,) = (await place.client.get("/v1/interrupts?status=all")).json()["interrupts"]
     assert (done["outcome"], done["by"], done["comment"]) == ("approved", "approver", "go on")
 

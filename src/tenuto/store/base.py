@@ -36,10 +36,16 @@ from tenuto.rows import (
     ThreadRow,
     ThreadStatus,
     WorkerRow,
+    beginning,
+    decode_event,
+    encoded,
     interrupt_row,
+    labels_asked,
+    record_place,
+    short_digest,
     thread_row,
+    to_stored,
 )
-from tenuto.store import forms
 
 LATEST: Final = 1 << 62
 
@@ -95,8 +101,8 @@ class Store(ABC):
 
         Raises `Conflict` when the thread exists and was not created by this append id.
         """
-        given = forms.beginning(thread_id, events)
-        return await self._perform("create", **given, key=forms.short_digest("append id", append_id))
+        given = beginning(thread_id, events)
+        return await self._perform("create", **given, key=short_digest("append id", append_id))
 
     async def append(
         self,
@@ -116,8 +122,8 @@ class Store(ABC):
         the request to cancel may begin a new turn. An `InterruptResolved` whose interrupt is not pending is
         `AlreadyDecided`. Raises `ThreadNotFound`.
         """
-        rows = forms.encoded(events, external=epoch is None)
-        key = forms.short_digest("append id", append_id)
+        rows = encoded(events, external=epoch is None)
+        key = short_digest("append id", append_id)
         return await self._perform(
             "append", thread_id=thread_id, events=rows, key=key, epoch=epoch, head_seq=head_seq
         )
@@ -132,10 +138,10 @@ class Store(ABC):
         `InterruptNotFound`; `AlreadyDecided` with who, what and when; `Stale` when `digest` is given and is
         not the pending one's.
         """
-        rows = forms.encoded([event]) + forms.encoded([InterruptResolved(event.id, "expired")])
-        key = forms.short_digest("append id", append_id)
+        rows = encoded([event]) + encoded([InterruptResolved(event.id, "expired")])
+        key = short_digest("append id", append_id)
         # A key of its own: the caller's id stands for a decision that was not written.
-        expiry_key = forms.short_digest("interrupt", f"expiry of {event.id}")
+        expiry_key = short_digest("interrupt", f"expiry of {event.id}")
         given = {"events": rows, "key": key, "expiry_key": expiry_key, "digest": digest}
         outcome = await self._perform("resolve", **given)
         if isinstance(outcome, TenutoError):
@@ -145,11 +151,11 @@ class Store(ABC):
     async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Events with seq > after, in order. Raises `ThreadNotFound`, `Undecodable`."""
         found = await self._log("events", thread_id, after, limit)
-        return [Entry(seq, at, forms.decode_event(thread_id, seq, v, body)) for seq, v, at, body in found]
+        return [Entry(seq, at, decode_event(thread_id, seq, v, body)) for seq, v, at, body in found]
 
     async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
         """The same, undecoded. Raises `ThreadNotFound`."""
-        return [forms.to_stored(*row) for row in await self._log("stored", thread_id, after, _page(limit))]
+        return [to_stored(*row) for row in await self._log("stored", thread_id, after, _page(limit))]
 
     async def _log(
         self, query: str, thread_id: ThreadId, after: int, limit: int | None
@@ -223,7 +229,7 @@ class Store(ABC):
         `metadata`: only threads whose own has all these texts at its top level. Raises `InvalidInput`.
         """
         parameters = (*(before or (LATEST, "")), agent, _page(limit))
-        if labels := forms.labels_asked(metadata):
+        if labels := labels_asked(metadata):
             others = msgspec.json.encode(labels[1:]).decode()
             rows = await self._fetch("threads_by_label", *parameters, status, labels[0], others)
         elif status is not None:
@@ -313,14 +319,14 @@ class Store(ABC):
         """Keep a small body beside the log; returns what is kept now. Without `replace` that is the first
         one that has not expired: of racing callers all get the same. Raises `InvalidInput`.
         """
-        place = forms.record_place(kind, key, body)
+        place = record_place(kind, key, body)
         return await self._perform(
             "put_record", place=place, body=body, expires_at_ms=expires_at_ms, replace=replace
         )
 
     async def record(self, kind: str, key: str) -> bytes | None:
         """What is kept under this key; None when nothing is, or it has expired."""
-        rows = await self._fetch("record", *forms.record_place(kind, key), self.now_ms())
+        rows = await self._fetch("record", *record_place(kind, key), self.now_ms())
         return bytes(rows[0][0]) if rows else None
 
     async def records(self, kind: str, *, after: str = "", limit: int = 100) -> dict[str, bytes]:
@@ -330,7 +336,7 @@ class Store(ABC):
 
     async def drop_record(self, kind: str, key: str) -> bool:
         """Forget it; whether there was one."""
-        return await self._perform("drop_record", place=forms.record_place(kind, key))
+        return await self._perform("drop_record", place=record_place(kind, key))
 
     # -- workers, pruning, changes -----------------------------------------------------------------------
 

@@ -34,8 +34,7 @@ from tenuto.clock import Clock
 from tenuto.errors import ConfigurationError, StoreError
 from tenuto.events import VERSION, InterruptId, InterruptRaised, ThreadId
 from tenuto.locks import check_owner
-from tenuto.rows import Change, WorkerRow, already_decided
-from tenuto.store import forms
+from tenuto.rows import SALT_BYTES, Change, Encoded, WorkerRow, already_decided
 from tenuto.store.base import Store
 from tenuto.store.postgres_commit import GroupCommit, Op
 from tenuto.store.postgres_schema import FAULTS, MIGRATIONS, migrate, store_error, version_of
@@ -198,7 +197,7 @@ class PostgresStore(Store):
         for op in batch:
             ops.append({**op.given, "first": len(bodies) + 1})
             bodies += op.bodies
-        salts = [self._random_bytes(forms.SALT_BYTES) for _ in bodies]
+        salts = [self._random_bytes(SALT_BYTES) for _ in bodies]
         rows = await self._run("SELECT tenuto_batch($1, $2, $3)", _json(ops), bodies, salts, wrote=True)
         outcomes = msgspec.json.decode(rows[0][0], type=list[Outcome])
         self._grown(outcomes)
@@ -323,7 +322,7 @@ def _returns(verb: str) -> Any:
 
 def _wire(verb: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     """An op as `tenuto_op` has it, and the bodies of its events."""
-    events: list[forms.Encoded] = given.pop("events", [])
+    events: list[Encoded] = given.pop("events", [])
     facts = []
     for row in events:
         fact: dict[str, Any] = {"type": row.type}

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from tenuto import limits
 from tenuto.errors import InvalidInput, NewerSchema, StoreError, TenutoError
-from tenuto.store.forms import labels_of
+from tenuto.rows import labels_of
 
 MIGRATIONS: Final = tuple(sorted((Path(__file__).parent / "migrations" / "sqlite").glob("*.sql")))
 APPLICATION_ID: Final = int.from_bytes(b"Tenu", "big")

@@ -38,16 +38,17 @@ from tenuto.events import (
     chain_hash,
 )
 from tenuto.rows import (
+    SALT_BYTES,
     Appended,
     Change,
     Claim,
     Claimed,
+    Encoded,
     InterruptRow,
     ThreadStatus,
     already_decided,
     interrupt_row,
 )
-from tenuto.store.forms import SALT_BYTES, Encoded
 from tenuto.store.queries import load_queries
 
 SQL: Final = load_queries(Path(__file__).with_name("sqlite.sql"))
