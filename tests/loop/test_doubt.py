@@ -133,6 +133,30 @@ async def test_read_and_idempotent_calls_simply_run_again(database: str) -> None
         assert not early_starts(await runtime.events(thread))
 
 
+async def test_of_a_retry_that_fails_the_model_is_told_that_the_first_attempt_may_have_had_its_effect(
+    database: str,
+) -> None:
+    ledger = Ledger()
+
+    @tool(effect="idempotent", timeout=0.3)
+    async def put() -> str:
+        ledger.enter("put")
+        if ledger["put"] > 1:
+            raise ConnectionError("down")
+        await ledger.go.wait()
+        return "put"
+
+    thread = await _die_in_call(database, [put], ledger, [call("put")])
+    async with at_work([put], [call("put"), "done"], database=database, lease=LEASE) as runtime:
+        await rest(runtime, thread)
+        retried, fresh = await finished(runtime, thread)
+        assert (retried.ok, retried.unknown) == (False, True)
+        assert retried.text.endswith(" (An earlier attempt may have had its effect.)")
+        # Of a call that failed at its first attempt, nothing of the kind is true.
+        assert (fresh.ok, fresh.unknown) == (False, False)
+        assert "earlier attempt" not in fresh.text
+
+
 @pytest.mark.parametrize("how", ["timeout", "raise", "cancelled", "exit"])
 async def test_a_started_once_call_that_does_not_return_is_in_doubt(how: str) -> None:
     ledger = Ledger()

@@ -44,10 +44,14 @@ async def ship(order: int) -> str:
 async def leave() -> str:
     os._exit(7)
 
+async def quietly() -> str:
+    os._exit(0)
+
 agent = Agent("shop", tools=[pay, store, note, ship, ask_person])
 careless_agent = Agent("shop", tools=[careless])
 denied_agent = Agent("shop", tools=[denied])
 leaving_agent = Agent("shop", tools=[leave])
+quietly_leaving_agent = Agent("shop", tools=[tool(effect="read", name="leave")(quietly)])
 number = 17
 fakes = {"pay": lambda amount: "faked"}
 wrong_fakes = {"buy": print}

@@ -87,16 +87,19 @@ def test_a_script_can_say_how_reviews_are_settled(shop: Shop, reviews: str, bodi
 @pytest.mark.parametrize(
     ("decisions", "arguments"),
     [
-        ({"pay": "reject"}, []),
+        ({"pay": "reject"}, ['{"name":"lamp"}']),
         ([{"verb": "reject", "comment": "too much"}, "approve"], ['{"amount":5}']),
-        ({"pay": {"verb": "edit", "arguments": {"amount": 4}}}, ['{"amount":4}', '{"amount":4}']),
+        (
+            {"pay": {"verb": "edit", "arguments": {"amount": 4}}},
+            ['{"amount":4}', '{"amount":4}', '{"name":"lamp"}'],
+        ),
     ],
 )
 def test_people_decide_by_tool_or_in_order(shop: Shop, decisions: Any, arguments: list[str]) -> None:
     question = {"calls": [{"name": "ask_person", "arguments": {"question": "Really?"}}]}
     if isinstance(decisions, dict):
         decisions |= {"ask_person": {"answer": "yes"}}
-        script = shop.script(PAY, question, PAY, "done", decisions=decisions)
+        script = shop.script(PAY, question, PAY, STORE, "done", decisions=decisions)
     else:
         script = shop.script(PAY, PAY, "done", decisions=decisions)
     runs = shop.runs("shop:agent", "--script", script, "--only", "decide twice", "--keep")
@@ -217,6 +220,39 @@ def test_a_body_that_ends_the_process_is_named(shop: Shop) -> None:
     assert "a process ended with exit code 7 in the body of leave; its log has" in errors
 
 
+def test_a_body_that_ends_the_process_as_if_all_were_well_is_named(shop: Shop) -> None:
+    script = shop.script({"calls": [{"name": "leave", "arguments": {}}]}, "done")
+    errors = shop("shop:quietly_leaving_agent", "--script", script, code=2)
+    assert "the thread does not come to rest: a process ended with exit code 0 in the body of leave" in errors
+
+
+def test_a_tool_of_which_nothing_is_shown_is_named(shop: Shop) -> None:
+    both = {"calls": [*PAY["calls"], *STORE["calls"]]}
+    script = shop.script(both, "done", decisions={"pay": "leave"})
+    output = shop(
+        "shop:agent", "--script", script, "--only", "after effect", "--report", str(shop.place / "r")
+    )
+    said = "nothing was shown about pay, whose body never ran: its call is not decided, so it waits"
+    assert said in " ".join(output.split())
+    assert said in (shop.place / "r" / "report.md").read_text()
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(shop: Shop) -> None:
+    (shop.place / "file").write_text("")
+    script = shop.script(PAY, "done")
+    errors = shop("shop:agent", "--script", script, "--report", str(shop.place / "file" / "r"), code=2)
+    assert errors.startswith(f"tenuto: no report can be written to {shop.place}/file/r: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_no_broken_promise(shop: Shop) -> None:
+    script = shop.script(PAY, "done")
+    with shop.popen("shop:agent", "--script", script, "--only", "after effect") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 141
+
+
 def test_the_cases_are_listed_and_not_run(shop: Shop) -> None:
     listed = shop("shop:agent", "--script", shop.script(PAY, "done"), "--list", "--only", "call_started")
     assert listed.splitlines() == [
@@ -273,6 +309,19 @@ def test_a_decision_for_a_tool_that_is_not_there_is_refused(shop: Shop) -> None:
     [
         ([PAY], "without a crash, failed: the script has 1 replies, and the model was asked once more"),
         ([{"cals": []}], "'cals' is not known"),
+        (
+            [PAY, {"calls": [{"name": "pya"}]}],
+            "reply 2 of the script calls 'pya', a tool that agent shop has not",
+        ),
+        (
+            [PAY, "done", "never"],
+            "3 replies, and the model was asked 2 times: reply 3 is never given",
+        ),
+        (["done"], "no tool's body ran, so there is nothing to test: no tool was called"),
+        (
+            [{"calls": [{"name": "pay", "arguments": {"amuont": 5}}]}, "done"],
+            "no tool's body ran, so there is nothing to test: pay: Error: ",
+        ),
     ],
 )
 def test_replies_that_do_not_do_are_one_clear_line(shop: Shop, replies: list[Any], found: str) -> None:
@@ -282,7 +331,10 @@ def test_replies_that_do_not_do_are_one_clear_line(shop: Shop, replies: list[Any
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+)
 def test_children_end_with_it(shop: Shop, number: int, code: int) -> None:
     def children(state: str = "") -> list[str]:
         found = []
@@ -299,8 +351,10 @@ def test_children_end_with_it(shop: Shop, number: int, code: int) -> None:
         process.send_signal(number)
         output, _ = process.communicate(timeout=20)
         assert process.returncode == code
-        assert ("no crash" in output) is (number == signal.SIGINT)  # what was done until then is shown
+        assert ("no crash" in output) is (number != signal.SIGKILL)  # what was done until then is shown
+        assert bool(re.search(r"runs: .*; [1-9]\d* were not run", output)) is (number != signal.SIGKILL)
     _until(lambda: not children())
+    assert bool(list(shop.folders.iterdir())) is (number == signal.SIGKILL)
 
 
 def _until(condition: Callable[[], Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenuto import Agent, DidNotHappen, Happened, ask_person, tool
+from tenuto import Agent, ConfigurationError, DidNotHappen, Happened, ask_person, tool
 from tenuto.loop import act, run
 from tenuto.testing import call, crash
 from tenuto.testing.fixture import Crash
@@ -136,6 +136,17 @@ async def test_a_fake_stands_in_and_its_verify_is_the_ledger(crash: Crash) -> No
     replies = [call("send", text="b"), "done"]
     run = await crash(desk, replies, "after effect send", fakes={"send": lambda text: "not really"})
     assert (run.bodies["send"], run.state.status, done) == (1, "completed", [])
+
+
+async def test_deciding_where_nothing_waits_fails_the_test(crash: Crash) -> None:
+    run = await crash(ops, ["done"])
+    with pytest.raises(AssertionError, match="nothing waits for a person: the thread is completed"):
+        await run.decide("approve")
+
+
+async def test_a_reply_that_calls_no_tool_of_the_agent_fails_the_test(crash: Crash) -> None:
+    with pytest.raises(ConfigurationError, match="reply 1 of the script calls 'refnd', a tool that agent"):
+        await crash(ops, [call("refnd", order_id="17"), "done"])
 
 
 async def test_a_point_that_never_comes_fails_the_test(crash: Crash) -> None:

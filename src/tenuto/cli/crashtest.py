@@ -1,10 +1,13 @@
 """`tenuto crashtest`: progress while the cases run, a table of what happened, and reports."""
 
+import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from shlex import join
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,19 +27,56 @@ TOOL_COLUMNS = 6
 
 def crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None, keep: bool) -> int:
     """Run the matrix, or the cases with `only` in their names; the exit code: 1 when a promise broke, 2 when
-    nothing could be run. Folders of cases that broke one stay; with `keep` all do.
+    nothing could be run, 141 when whoever read the output went away. Folders of cases that broke one stay;
+    with `keep` all do. SIGTERM and SIGHUP clean up as Ctrl-C does.
     """
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return _crashtest(subject, only, listing=listing, report=report, keep=keep)
     except ConfigurationError as error:
         complain(str(error))
         return 2
+    except (BrokenPipeError, SystemExit):  # the second is what Rich makes of the first
+        # Not 1, which says that a promise broke. Nothing may be flushed into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except _Ended as ended:
+        signal.signal(ended.number, signal.SIG_DFL)
+        os.kill(os.getpid(), ended.number)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Ended(KeyboardInterrupt):
+    """By a signal; it is sent once more when all is cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__()
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise _Ended(number)
+
+
+def _check_report(folder: Path) -> None:
+    """Before anything runs: raises `ConfigurationError` where no report could be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigurationError(f"no report can be written to {folder}: {error.strerror}") from error
 
 
 def _crashtest(subject: Subject, only: str, *, listing: bool, report: Path | None, keep: bool) -> int:
     # Here as well: an agent that cannot be loaded is one clear line, and its place is where the others are.
     if len(agents := load_agents([subject.agent])) > 1:
         raise ConfigurationError(f"{subject.agent} has {len(agents)} agents; name one of them")
+    if report is not None and not listing:
+        _check_report(report)
     place = Path(tempfile.mkdtemp(prefix="tenuto-crashtest-"))
     broken: list[Outcome] = []
     try:
@@ -53,7 +93,7 @@ def _crashtest(subject: Subject, only: str, *, listing: bool, report: Path | Non
         try:
             outcomes = [first, *_run(test, chosen, ended)]
         except KeyboardInterrupt:
-            _show(test, ended)
+            _show(test, ended, not_run=len(chosen) + 1 - len(ended))
             raise
         broken = [outcome for outcome in outcomes if outcome.broken]
         _show(test, outcomes)
@@ -100,7 +140,7 @@ class _Told:
             print(f"{len(self._ended) - 1}/{total:.0f} {name}: {said}", file=sys.stderr, flush=True)
 
 
-def _show(test: CrashTest, outcomes: list[Outcome]) -> None:
+def _show(test: CrashTest, outcomes: list[Outcome], not_run: int = 0) -> None:
     from rich import box
     from rich.table import Table
 
@@ -119,8 +159,17 @@ def _show(test: CrashTest, outcomes: list[Outcome]) -> None:
         out.print(f"  database, ledger and log: {outcome.folder}")
         if outcome.case.how != "no crash":
             out.print(f"  once more: {safe(_again(test.subject, outcome.case))}")
-    if not broken:
+    for line in _idle(outcomes):
+        out.print(safe(line), style="yellow")
+    if not_run:
+        out.print(f"{_summary(outcomes)}; {not_run} were not run")
+    elif not broken:
         out.print(_summary(outcomes))
+
+
+def _idle(outcomes: list[Outcome]) -> list[str]:
+    idle = outcomes[0].idle.items()
+    return [f"nothing was shown about {tool}, whose body never ran: {why}" for tool, why in idle]
 
 
 def _columns(test: CrashTest) -> list[str]:
@@ -163,6 +212,7 @@ def _write(folder: Path, test: CrashTest, outcomes: list[Outcome], left: set[str
     rows = [head, ["---"] * len(head), *(_cells(test, outcome) for outcome in outcomes)]
     lines = [f"# Crash test of {test.subject.agent}", "", _summary(outcomes), ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += [f"\n{line}" for line in _idle(outcomes)]
     for outcome in outcomes:
         lines += [f"\n**{outcome.case.name}**: {line}" for line in outcome.broken]
     (folder / "report.md").write_text(safe("\n".join(lines)) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from tenuto.events import (
     InterruptKind,
     InterruptRaised,
     InterruptResolved,
+    ModelReplied,
     ThreadId,
     encode,
 )
@@ -39,13 +40,15 @@ class Case(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct):
     """What came of a case. `bodies`: how often each tool's body began. `thread`: what the thread did.
 
-    `broken`: the promises that were. `reached` is False when the events came in another order, so that
+    `idle`: the tools that were called and whose body never ran, each with why. `broken`: the promises that
+    were. `reached` is False when the events came in another order, so that
     nothing was killed.
     """
 
     case: Case
     folder: str
     bodies: dict[str, int] = {}
+    idle: dict[str, str] = {}
     status: str = ""
     thread: str = ""
     broken: list[str] = []
@@ -75,10 +78,21 @@ async def audit(thread_id: ThreadId, outcome: Outcome, *, truthful: bool = True)
     except TenutoError as error:
         broken.append(str(error))
         return
+    outcome.idle = dict(_idle(events, set(outcome.bodies)))
     way = [f"verify: {line['said']}" for line in ledger.lines("verify")]
     way += [f"review: {event.outcome}" for _, event in _decided(events, "review")]
     outcome.status = state.status
     outcome.thread = ", ".join([*way, state.status]) + (f": {state.error}" if state.error else "")
+
+
+def _idle(events: list[AnyEvent], ran: set[str]) -> Iterator[tuple[str, str]]:
+    """Tools that the model called and whose body never began, each with what its last call came to."""
+    results = {event.call_id: event.text for event in events if isinstance(event, CallFinished)}
+    for event in events:
+        for call in event.calls if isinstance(event, ModelReplied) else ():
+            if call.name not in ran and not call.question:
+                said = results.get(call.id, "").partition("\n")[0][:200]
+                yield call.name, said or "its call is not decided, so it waits"
 
 
 def _lost(ledger: Ledger, events: list[AnyEvent]) -> Iterator[str]:

@@ -92,6 +92,18 @@ class CrashTest:
             raise ConfigurationError("; ".join(first.broken))
         if first.status == "failed":
             raise ConfigurationError(f"without a crash, {first.thread}")
+        if first.status not in ENDED and not first.status.startswith("awaiting"):
+            why = "; ".join(first.broken) or _ended(first.folder, 0)
+            raise ConfigurationError(f"without a crash, the thread does not come to rest: {why}")
+        asked = sum(label.startswith("model_replied") for line in lines for label in line.get("labels", ()))
+        if first.status in ENDED and asked < len(self.script.replies):
+            raise ConfigurationError(
+                f"the script has {len(self.script.replies)} replies, and the model was asked {asked} times: "
+                f"reply {asked + 1} is never given"
+            )
+        if not first.bodies:
+            why = "; ".join(f"{tool}: {said}" for tool, said in first.idle.items()) or "no tool was called"
+            raise ConfigurationError(f"no tool's body ran, so there is nothing to test: {why}")
         self._status = first.status
         self.tools = list(first.bodies)
         return first, list(_cases(lines))

@@ -81,6 +81,7 @@ class CrashRun:
 
     async def decide(self, verb: str, *, kill: str = "", **decision: Unpack[Decision]) -> None:
         """Decide what waits longest, as `Runtime.resolve` does, and go on; dying at `kill` on the way."""
+        assert self.state.interrupts, f"nothing waits for a person: the thread is {self.state.status}"
         waiting = self.state.interrupts[0].id
 
         async def work(watched: Watched, runtime: Runtime) -> None:

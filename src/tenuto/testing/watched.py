@@ -13,7 +13,7 @@ import inspect
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from tenuto.clock import SystemClock
 from tenuto.context import lint
 from tenuto.errors import AlreadyDecided, ConfigurationError, ModelError, NotDone
 from tenuto.events import Event, InterruptRaised, InterruptResolved, ModelReplied, ThreadId, encode
-from tenuto.messages import Delta, Reply, Request
+from tenuto.messages import CallRequest, Delta, Reply, Request
 from tenuto.models.scripted import ScriptedModel, call
 from tenuto.rows import ENDED, Appended, InterruptRow
 from tenuto.runtime import Runtime
@@ -274,6 +274,18 @@ class _Replies:
         return await ScriptedModel([said], record=False).reply(request, emit)
 
 
+def _called(replies: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """The tools that the replies of a script call, each with the number of its reply."""
+    for number, said in enumerate(replies, 1):
+        if isinstance(said, dict):
+            calls = said.get("calls") if isinstance(said.get("calls"), list) else ()
+            names = [each.get("name") for each in calls or () if isinstance(each, dict)]
+        else:
+            calls = said.calls if isinstance(said, Reply) else said if isinstance(said, list) else [said]
+            names = [each.name for each in calls if isinstance(each, CallRequest)]
+        yield from ((number, name) for name in names if isinstance(name, str))
+
+
 def _reply(said: dict[str, Any]) -> Reply:
     """A reply as JSON has it. Raises `ModelError`, which the run without a crash shows."""
     try:
@@ -302,6 +314,13 @@ class Watched:
         decided = set(script.decisions) if isinstance(script.decisions, Mapping) else set()
         if foreign := sorted(decided - set(agent.by_name) - {""}):
             raise ConfigurationError(f"decisions name tools that the agent has not: {', '.join(foreign)}")
+        for number, name in _called(script.replies):
+            if name not in agent.by_name:
+                has = ", ".join(agent.by_name) or "none"
+                raise ConfigurationError(
+                    f"reply {number} of the script calls {name!r}, a tool that agent {agent.name} has not; "
+                    f"it has: {has}"
+                )
         if unknown := sorted(set(fakes) - set(agent.by_name)):
             raise ConfigurationError(f"agent {agent.name} has no tool {unknown[0]!r} that could be replaced")
         tools = [watched_tool(tool, watch, fakes.get(tool.name)) for tool in agent.tools]
