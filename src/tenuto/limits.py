@@ -62,7 +62,9 @@ MAX_RECORD_BYTES: Final = 1_048_576
 MAX_EXPIRED_AT_ONCE: Final = 100
 MAX_METADATA_FILTERS: Final = 16
 POISON_ATTEMPTS: Final = 5
-POISON_DEATHS: Final = 3
+# All that a worker holds dies with it: where workers are killed every few seconds, some threads that do
+# nothing of the kind are there several times in a row.
+POISON_DEATHS: Final = 10
 
 # PostgreSQL.
 POOL_CONNECTIONS: Final = 10
