@@ -27,7 +27,7 @@ from tenuto.events import Entry, InterruptResolved, MessageReceived, ThreadCompl
 from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, WorkerRow
 from tenuto.stream import Replayed
 
-NOBODY = str(uuid.uuid4())
+NOBODY = "0e6f3b0a-5d0c-4f6e-9a52-3c1d7b8e4f21"
 VERBS = "start send resolve cancel extend wait state events stored follow interrupt interrupts thread threads"
 VERBS += " workers fleet in_doubt verify"
 

@@ -1,13 +1,12 @@
 """Which action an approve means, and that each is decided once, by somebody who saw it."""
 
 import asyncio
-import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.server.conftest import APPROVER
 
-NOBODY = str(uuid.uuid4())
+NOBODY = "0e6f3b0a-5d0c-4f6e-9a52-3c1d7b8e4f21"
 
 
 async def awaiting(place, task):

@@ -9,7 +9,7 @@ from tests.server.conftest import APPROVER, SUBMITTER
 from tenuto import limits
 from tenuto.server import Access
 
-NOBODY = str(uuid.uuid4())
+NOBODY = "0e6f3b0a-5d0c-4f6e-9a52-3c1d7b8e4f21"
 
 
 async def awaiting(place, task):

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import uuid
 
 import pytest
 from tests.server.test_v1 import WAIT, is_problem, started
@@ -13,7 +12,7 @@ from tenuto.server import Access
 from tenuto.server.access import ROLES
 from tenuto.server.tokens import Token, Wanted, create_token, digest, revoke_token
 
-NOBODY = str(uuid.uuid4())
+NOBODY = "0e6f3b0a-5d0c-4f6e-9a52-3c1d7b8e4f21"
 ANY = ("submit", "read", "approve", "admin")
 
 # Each operation with the roles of which one is needed. The ids are of what there is.

@@ -1,7 +1,6 @@
 """/v1: threads, events, the inbox, waiting, and problems as RFC 9457 has them."""
 
 import asyncio
-import uuid
 from datetime import datetime
 
 import pytest
@@ -10,7 +9,7 @@ from tests.server.conftest import APPROVER
 from tenuto import limits
 from tenuto.errors import PROBLEM_TYPES
 
-NOBODY = str(uuid.uuid4())
+NOBODY = "0e6f3b0a-5d0c-4f6e-9a52-3c1d7b8e4f21"
 WAIT = {"Prefer": "wait=20"}
 
 
