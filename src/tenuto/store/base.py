@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from tenuto import limits
+from tenuto import rows as values
 from tenuto.clock import Clock, SystemClock
 from tenuto.errors import InterruptNotFound, InvalidInput, NotFound, StoreError, TenutoError, ThreadNotFound
 from tenuto.events import Entry, Event, InterruptId, InterruptKind, InterruptResolved, ThreadId
@@ -36,15 +37,6 @@ from tenuto.rows import (
     ThreadRow,
     ThreadStatus,
     WorkerRow,
-    beginning,
-    decode_event,
-    encoded,
-    interrupt_row,
-    labels_asked,
-    record_place,
-    short_digest,
-    thread_row,
-    to_stored,
 )
 
 LATEST: Final = 1 << 62
@@ -101,8 +93,8 @@ class Store(ABC):
 
         Raises `Conflict` when the thread exists and was not created by this append id.
         """
-        given = beginning(thread_id, events)
-        return await self._perform("create", **given, key=short_digest("append id", append_id))
+        given = values.beginning(thread_id, events)
+        return await self._perform("create", **given, key=values.short_digest("append id", append_id))
 
     async def append(
         self,
@@ -122,8 +114,8 @@ class Store(ABC):
         the request to cancel may begin a new turn. An `InterruptResolved` whose interrupt is not pending is
         `AlreadyDecided`. Raises `ThreadNotFound`.
         """
-        rows = encoded(events, external=epoch is None)
-        key = short_digest("append id", append_id)
+        rows = values.encoded(events, external=epoch is None)
+        key = values.short_digest("append id", append_id)
         return await self._perform(
             "append", thread_id=thread_id, events=rows, key=key, epoch=epoch, head_seq=head_seq
         )
@@ -138,10 +130,10 @@ class Store(ABC):
         `InterruptNotFound`; `AlreadyDecided` with who, what and when; `Stale` when `digest` is given and is
         not the pending one's.
         """
-        rows = encoded([event]) + encoded([InterruptResolved(event.id, "expired")])
-        key = short_digest("append id", append_id)
+        rows = values.encoded([event]) + values.encoded([InterruptResolved(event.id, "expired")])
+        key = values.short_digest("append id", append_id)
         # A key of its own: the caller's id stands for a decision that was not written.
-        expiry_key = short_digest("interrupt", f"expiry of {event.id}")
+        expiry_key = values.short_digest("interrupt", f"expiry of {event.id}")
         given = {"events": rows, "key": key, "expiry_key": expiry_key, "digest": digest}
         outcome = await self._perform("resolve", **given)
         if isinstance(outcome, TenutoError):
@@ -151,11 +143,11 @@ class Store(ABC):
     async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Events with seq > after, in order. Raises `ThreadNotFound`, `Undecodable`."""
         found = await self._log("events", thread_id, after, limit)
-        return [Entry(seq, at, decode_event(thread_id, seq, v, body)) for seq, v, at, body in found]
+        return [Entry(seq, at, values.decode_event(thread_id, seq, v, body)) for seq, v, at, body in found]
 
     async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
         """The same, undecoded. Raises `ThreadNotFound`."""
-        return [to_stored(*row) for row in await self._log("stored", thread_id, after, _page(limit))]
+        return [values.to_stored(*row) for row in await self._log("stored", thread_id, after, _page(limit))]
 
     async def _log(
         self, query: str, thread_id: ThreadId, after: int, limit: int | None
@@ -212,7 +204,7 @@ class Store(ABC):
     async def thread(self, thread_id: ThreadId) -> ThreadRow:
         """Raises `ThreadNotFound`."""
         for row in await self._fetch("thread", thread_id):
-            return thread_row(row)
+            return values.thread_row(row)
         raise ThreadNotFound(f"there is no thread {thread_id}")
 
     async def threads(
@@ -229,19 +221,19 @@ class Store(ABC):
         `metadata`: only threads whose own has all these texts at its top level. Raises `InvalidInput`.
         """
         parameters = (*(before or (LATEST, "")), agent, _page(limit))
-        if labels := labels_asked(metadata):
+        if labels := values.labels_asked(metadata):
             others = msgspec.json.encode(labels[1:]).decode()
             rows = await self._fetch("threads_by_label", *parameters, status, labels[0], others)
         elif status is not None:
             rows = await self._fetch("threads_by_status", *parameters, status)
         else:
             rows = await self._fetch("threads", *parameters)
-        return [thread_row(row) for row in rows]
+        return [values.thread_row(row) for row in rows]
 
     async def interrupt(self, interrupt_id: InterruptId) -> InterruptRow:
         """Raises `InterruptNotFound`."""
         for row in await self._fetch("interrupt", interrupt_id):
-            return interrupt_row(row)
+            return values.interrupt_row(row)
         raise InterruptNotFound(f"there is no interrupt {interrupt_id}")
 
     async def interrupts(
@@ -272,7 +264,7 @@ class Store(ABC):
             # Where one event lies on a damaged page, it alone is not shown.
             heads = await self._fetch("interrupt_heads", *parameters)
             rows = [await self._whole(head) for head in heads]
-        return [interrupt_row(row) for row in rows]
+        return [values.interrupt_row(row) for row in rows]
 
     async def _whole(self, head: Sequence[Any]) -> Sequence[Any]:
         try:
@@ -319,14 +311,14 @@ class Store(ABC):
         """Keep a small body beside the log; returns what is kept now. Without `replace` that is the first
         one that has not expired: of racing callers all get the same. Raises `InvalidInput`.
         """
-        place = record_place(kind, key, body)
+        place = values.record_place(kind, key, body)
         return await self._perform(
             "put_record", place=place, body=body, expires_at_ms=expires_at_ms, replace=replace
         )
 
     async def record(self, kind: str, key: str) -> bytes | None:
         """What is kept under this key; None when nothing is, or it has expired."""
-        rows = await self._fetch("record", *record_place(kind, key), self.now_ms())
+        rows = await self._fetch("record", *values.record_place(kind, key), self.now_ms())
         return bytes(rows[0][0]) if rows else None
 
     async def records(self, kind: str, *, after: str = "", limit: int = 100) -> dict[str, bytes]:
@@ -336,7 +328,7 @@ class Store(ABC):
 
     async def drop_record(self, kind: str, key: str) -> bool:
         """Forget it; whether there was one."""
-        return await self._perform("drop_record", place=record_place(kind, key))
+        return await self._perform("drop_record", place=values.record_place(kind, key))
 
     # -- workers, pruning, changes -----------------------------------------------------------------------
 
