@@ -301,6 +301,6 @@ def test_a_file_that_may_not_be_written_is_one_clear_error(readable: Path, what:
     before = readable.read_bytes()
     said = as_a_stranger(readable, what)
     assert said.startswith(f"StoreError: {readable}: ")
-    assert "attempt to write a readonly database" in said
+    assert "attempt to write a readonly database (its folder has to be writable, also to read: " in said
     assert said.count("\n") == 1
     assert readable.read_bytes() == before

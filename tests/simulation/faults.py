@@ -19,11 +19,11 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 FAULTS: list[Any] = []
 
 
-def within(seeds: int) -> Callable[[Fault], Fault]:
-    """A fault, and how many seeds may pass before it is seen."""
+def within(seeds: int, promise: str) -> Callable[[Fault], Fault]:
+    """A fault, how many seeds may pass before it is seen, and by which promise: no other one counts."""
 
     def add(fault: Fault) -> Fault:
-        FAULTS.append(pytest.param(fault, seeds, id=fault.__name__))
+        FAULTS.append(pytest.param(fault, seeds, promise, id=fault.__name__))
         return fault
 
     return add
@@ -38,7 +38,7 @@ def _around(patch: pytest.MonkeyPatch, place: Any, name: str, wrong: Callable[..
 # -- the store ---------------------------------------------------------------------------------------
 
 
-@within(300)
+@within(300, "2 one decision")
 def a_decision_is_not_compare_and_set(patch: pytest.MonkeyPatch) -> None:
     _around(
         patch,
@@ -70,7 +70,7 @@ class _Unseeing:
         return self._row
 
 
-@within(300)
+@within(300, "fencing")
 def the_epoch_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, self: Any, **given: Any) -> Any:
         if given["epoch"] is not None and (head := self._head(given["thread_id"], given["key"])) is not None:
@@ -80,7 +80,7 @@ def the_epoch_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     _around(patch, Transaction, "append", wrong)
 
 
-@within(300)
+@within(300, "projection")
 def a_release_does_not_look_for_news(patch: pytest.MonkeyPatch) -> None:
     _around(
         patch,
@@ -90,7 +90,7 @@ def a_release_does_not_look_for_news(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@within(300)
+@within(300, "2 one decision")
 def a_retry_is_written_again(patch: pytest.MonkeyPatch) -> None:
     """As if each attempt at an append had an id of its own."""
 
@@ -100,7 +100,7 @@ def a_retry_is_written_again(patch: pytest.MonkeyPatch) -> None:
     _around(patch, Transaction, "_grow", wrong)
 
 
-@within(300)
+@within(300, "2 one decision")
 def a_late_decision_counts(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, self: Any, **given: Any) -> Any:
         now_ms, self.now_ms = self.now_ms, 0
@@ -112,7 +112,7 @@ def a_late_decision_counts(patch: pytest.MonkeyPatch) -> None:
     _around(patch, Transaction, "resolve", wrong)
 
 
-@within(300)
+@within(300, "3 approval")
 def the_digest_that_a_person_saw_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     _around(
         patch,
@@ -125,7 +125,7 @@ def the_digest_that_a_person_saw_is_not_compared(patch: pytest.MonkeyPatch) -> N
 # -- the runtime -------------------------------------------------------------------------------------
 
 
-@within(300)
+@within(300, "3 approval")
 def a_decision_is_written_before_it_is_validated(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, row: Any, arguments: Any, tools: Any) -> tuple[str, str]:
         exact = msgspec.json.encode(arguments).decode()
@@ -137,7 +137,7 @@ def a_decision_is_written_before_it_is_validated(patch: pytest.MonkeyPatch) -> N
 # -- the loop ----------------------------------------------------------------------------------------
 
 
-@within(300)
+@within(300, "2 once")
 def the_intent_is_recorded_after_the_effect(patch: pytest.MonkeyPatch) -> None:
     async def wrong(right: Any, self: Holder, step: Any) -> None:
         for call in step.run:
@@ -151,7 +151,7 @@ def the_intent_is_recorded_after_the_effect(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run, "act", act.act)
 
 
-@within(300)
+@within(300, "no message lost")
 def an_end_is_written_over_an_unseen_message(patch: pytest.MonkeyPatch) -> None:
     async def wrong(right: Any, self: Holder, *events: Any, conditional: bool = False) -> bool:
         ends = isinstance(events[-1], TERMINAL)
@@ -161,12 +161,12 @@ def an_end_is_written_over_an_unseen_message(patch: pytest.MonkeyPatch) -> None:
     _around(patch, Holder, "append", wrong)
 
 
-@within(300)
+@within(300, "idempotency")
 def each_attempt_has_a_key_of_its_own(patch: pytest.MonkeyPatch) -> None:
     _around(patch, act, "idempotency_key", lambda right, of, call: f"{right(of, call)}:{call.attempt % 2}")
 
 
-@within(300)
+@within(300, "3 approval")
 def a_changed_agent_inherits_approvals(patch: pytest.MonkeyPatch) -> None:
     """Neither asked again when the agent changes nor compared when the call is dispatched."""
 
@@ -178,17 +178,17 @@ def a_changed_agent_inherits_approvals(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(act, "_tool", lambda self, call: self.agent.by_name[call.call.name])
 
 
-@within(300)
+@within(300, "fencing")
 def the_lease_is_not_checked_before_a_dispatch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holder, "check_lease", lambda self: None)
 
 
-@within(600)
+@within(600, "fencing")
 def a_lost_lease_counts_as_renewed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holder, "lose", lambda self: self.renewed(self.around.clock.monotonic(), 0))
 
 
-@within(300)
+@within(300, "log")
 def a_call_that_ended_is_taken_for_one_in_doubt(patch: pytest.MonkeyPatch) -> None:
     """What ends while another result is being recorded waits for the next time."""
 
@@ -205,7 +205,7 @@ def a_call_that_ended_is_taken_for_one_in_doubt(patch: pytest.MonkeyPatch) -> No
 # -- the rules ---------------------------------------------------------------------------------------
 
 
-@within(300)
+@within(300, "2 once")
 def verify_and_rerun_do_not_wait_for_the_deadline(patch: pytest.MonkeyPatch) -> None:
     def wrong(state: Any, entry: Any, event: Any) -> None:
         right(state, entry, msgspec.structs.replace(event, deadline_ms=0))
@@ -214,7 +214,7 @@ def verify_and_rerun_do_not_wait_for_the_deadline(patch: pytest.MonkeyPatch) -> 
     patch.setitem(thread._APPLY, CallStarted, wrong)
 
 
-@within(300)
+@within(300, "deadline")
 def a_once_call_in_doubt_runs_again(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, state: Any, calls: Any, now_ms: int, local: Any) -> Any:
         step = right(state, calls, now_ms, local)
@@ -227,12 +227,12 @@ def a_once_call_in_doubt_runs_again(patch: pytest.MonkeyPatch) -> None:
     _around(patch, steps, "_open", wrong)
 
 
-@within(300)
+@within(300, "2 one result")
 def a_result_is_recorded_twice(patch: pytest.MonkeyPatch) -> None:
     _around(patch, steps, "_settled", lambda right, *facts: [*right(*facts), *right(*facts)])
 
 
-@within(300)
+@within(300, "4 history")
 def the_model_is_asked_before_all_calls_are_settled(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, state: Any, calls: Any, now_ms: int, local: Any) -> Any:
         step = right(state, calls, now_ms, local)
@@ -243,7 +243,7 @@ def the_model_is_asked_before_all_calls_are_settled(patch: pytest.MonkeyPatch) -
     _around(patch, steps, "_open", wrong)
 
 
-@within(300)
+@within(300, "nothing is stuck")
 def a_dead_worker_leaves_its_threads_for_good(patch: pytest.MonkeyPatch) -> None:
     """A claim takes the thread out of the queue, as a queue that deletes what it hands out would."""
 

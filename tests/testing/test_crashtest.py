@@ -1,13 +1,11 @@
 """`tenuto crashtest` as a user runs it: what it counts, what it finds, and how it ends."""
 
-import asyncio
 import contextlib
 import json
 import os
 import re
 import shlex
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -17,9 +15,6 @@ from typing import Any
 
 import pytest
 from tests.testing.shop import ROOT, Shop
-
-from tenuto.testing.crashaudit import Case, Outcome, audit
-from tenuto.testing.crashtest import Subject
 
 PAY = {"calls": [{"name": "pay", "arguments": {"amount": 5}}]}
 STORE = {"calls": [{"name": "store", "arguments": {"name": "lamp"}}]}
@@ -169,34 +164,6 @@ def test_a_runtime_that_is_not_what_it_says_is_found(
     runs = shop.runs(*arguments, "--seconds", "3", code=1)
     (run,) = [run for name, run in runs.items() if name != "no crash"]
     assert any(found in line for line in run["broken"]), run["broken"]
-
-
-@pytest.mark.parametrize(
-    ("sql", "found"),
-    [
-        ("DELETE FROM events WHERE seq = 9", "is missing"),
-        ("UPDATE events SET body = replace(body, 'done', 'gone')", "the hash chain breaks at event"),
-    ],
-)
-def test_a_log_that_was_tampered_with_is_found(shop: Shop, sql: str, found: str) -> None:
-    script = shop.script(PAY, "done")
-    run = shop.runs("shop:agent", "--script", script, "--only", "decide twice", "--keep")["decide twice"]
-    with contextlib.closing(sqlite3.connect(f"{run['folder']}/tenuto.db")) as database:
-        database.execute(sql)
-        database.commit()
-    outcome = Outcome(Case("decide twice"), run["folder"], broken=[])
-    asyncio.run(audit(Subject("", "").thread_id, outcome))
-    assert any(found in line for line in outcome.broken), outcome.broken
-
-
-def test_what_was_confirmed_and_is_not_there_is_found(shop: Shop) -> None:
-    script = shop.script(PAY, "done")
-    run = shop.runs("shop:agent", "--script", script, "--only", "decide twice", "--keep")["decide twice"]
-    with (Path(run["folder"]) / "ledger.jsonl").open("a") as ledger:
-        ledger.write('{"kind":"append","labels":["thread_completed"],"first_seq":99,"digests":["00"]}\n')
-    outcome = Outcome(Case("decide twice"), run["folder"], broken=[])
-    asyncio.run(audit(Subject("", "").thread_id, outcome))
-    assert outcome.broken == ["event 99, thread_completed, was confirmed and is not in the log"]
 
 
 def test_help_has_an_example(shop: Shop) -> None:

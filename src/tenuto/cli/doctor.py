@@ -150,7 +150,8 @@ def _access(place: Path) -> Iterator[Finding]:
     size = _size(place.stat().st_size)
     if denied:
         text = f"{place} ({size}): this user may not {' or '.join(denied)} it"
-        yield Finding("file", "problem", text, f"give it to this user: chown, chmod u+rw {place}")
+        advice = f"give it and its folder to this user: chown, chmod u+rw {place}; or copy it elsewhere"
+        yield Finding("file", "problem", text, advice)
     else:
         yield Finding("file", "ok", f"{place}, {size}, can be read and written")
     mode = place.stat().st_mode

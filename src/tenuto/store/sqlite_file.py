@@ -71,6 +71,8 @@ def store_error(path: str, error: Exception, *, unknown: bool = False) -> Tenuto
     reason = str(error) or type(error).__name__
     if "locked" in reason:
         reason += f" (another process kept it for more than {limits.BUSY_TIMEOUT_SECONDS:g} s)"
+    if "unable to open" in reason or "readonly" in reason:
+        reason += " (its folder has to be writable, also to read: SQLite keeps its WAL there; or copy it)"
     if unknown:
         reason += "; whether the last write was kept is unknown: try it again with the same append id"
     wrapped = StoreError(f"{path}: {reason}", unknown=unknown)

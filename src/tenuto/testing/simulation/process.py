@@ -169,6 +169,8 @@ class Process:
 class GatedStore:
     """A `Store`: this process's way to the one database, through its gates."""
 
+    publishes = False
+
     def __init__(self, process: Process) -> None:
         self._process = process
 
