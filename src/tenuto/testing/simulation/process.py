@@ -169,6 +169,7 @@ class Process:
 class GatedStore:
     """A `Store`: this process's way to the one database, through its gates."""
 
+    host = ""
     publishes = False
 
     def __init__(self, process: Process) -> None:
