@@ -111,8 +111,8 @@ UNION ALL
 SELECT 'abandoned', count(*), min(lease_until) FROM threads WHERE lease_owner IS NOT NULL AND lease_until <= ?1;
 
 -- claimable: Ready threads of one agent that no live lease holds, of those that a person just decided about or of
--- the others, longest ready first.
-SELECT -decided, ready_at, num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
+-- the others, longest ready first; the first have a head start of ten seconds.
+SELECT ready_at - 10000 * decided, ready_at, num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
 WHERE agent = ? AND decided = ? AND ready_at <= ? AND lease_until <= ?
 ORDER BY ready_at LIMIT ?;
 

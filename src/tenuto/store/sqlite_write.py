@@ -221,7 +221,7 @@ class Transaction:
         free: list[tuple[Any, ...]] = []
         for agent, most in agents.items():
             ranges = ((agent, decided, self.now_ms, self.now_ms, min(most, limit + 1)) for decided in (1, 0))
-            ready = [row for values in ranges for row in self._execute(SQL.claimable, values)][:most]
+            ready = sorted(row for values in ranges for row in self._execute(SQL.claimable, values))[:most]
             free += [(turn, *row) for turn, row in enumerate(ready)]
         free.sort()
         claims = tuple(self._lease(owner, row[3:], lease_ms) for row in free[:limit])

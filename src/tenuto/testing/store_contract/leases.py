@@ -146,6 +146,19 @@ class LeaseContract:
         row = await store.thread(thread_id)
         assert (row.lease_owner, row.status, row.ready_at_ms) == (None, "completed", None)
 
+    async def test_a_decision_has_a_head_start_and_starves_nobody(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        for name in ("decided", "long ready"):
+            await started(store, name)
+        await waiting(store, ThreadId("decided"), "i")
+        clock.advance(20)
+        await started(store, "just ready")
+        clock.advance(1)
+        await store.resolve(approved("i"), append_id="a")
+        order = [(await store.claim("worker-1", ["ops"], limit=1, **LEASE)).claims[0] for _ in range(3)]
+        assert [claim.thread_id for claim in order] == ["long ready", "decided", "just ready"]
+
     async def test_no_thread_is_claimed_twice(self, store: Store, second: Store) -> None:
         for number in range(30):
             await started(store, f"t{number}")

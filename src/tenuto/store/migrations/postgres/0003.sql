@@ -2,8 +2,8 @@
 -- refusal, with "changes" where logs are to be looked at.
 
 -- Ready threads that no live lease holds. The agents take turns, so that the backlog of one does not starve another;
--- within an agent, what a person decided comes first, then what has been ready for longest; of each at most as many
--- as `agents` says. More are looked at than are wanted, because others may claim just now.
+-- within an agent, what has been ready for longest comes first, and what a person decided has a head start of ten
+-- seconds, so that the rest is not starved; of each at most as many as `agents` says. More are looked at than are wanted, because others may claim just now.
 CREATE FUNCTION tenuto_claim(op json) RETURNS json LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     now_ms CONSTANT bigint := tenuto_now();
@@ -19,18 +19,18 @@ BEGIN
     FOR candidate IN
         SELECT ready.num, name, most::bigint FROM json_each_text(op -> 'agents') AS agents (name, most)
         CROSS JOIN LATERAL (
-            SELECT num, decided, ready_at, row_number() OVER (ORDER BY NOT decided, ready_at, num) AS turn
+            SELECT num, at, row_number() OVER (ORDER BY at, num) AS turn
             FROM (
-                (SELECT num, decided, ready_at FROM threads
+                (SELECT num, ready_at - 10000 AS at FROM threads
                  WHERE agent = name AND decided AND ready_at <= now_ms AND lease_until <= now_ms
                  ORDER BY ready_at LIMIT 4 * wanted + 4)
                 UNION ALL
-                (SELECT num, decided, ready_at FROM threads
+                (SELECT num, ready_at AS at FROM threads
                  WHERE agent = name AND NOT decided AND ready_at <= now_ms AND lease_until <= now_ms
                  ORDER BY ready_at LIMIT 4 * wanted + 4)
             ) AS of_agent
         ) AS ready
-        ORDER BY ready.turn, NOT ready.decided, ready.ready_at, ready.num
+        ORDER BY ready.turn, ready.at, ready.num
     LOOP
         CONTINUE WHEN cardinality(array_positions(taken, candidate.name)) >= candidate.most;
         looked_at := looked_at + 1;
