@@ -39,7 +39,8 @@ def test_a_division_by_zero_is_read_by_the_model(calculator):
 
 
 def test_a_garbled_number_makes_it_ask_and_go_on(calculator):
-    row = calculator.paused("multiply 3 and 4kjhfs")
+    calculator("run", "multiply 3 and 4kjhfs")
+    (row,) = calculator.json("inbox", "--json")
     assert (row["kind"], row["prompt"]) == ("question", "'4kjhfs' is not a number. Which number is meant?")
     output = calculator("inbox", "answer", row["id"], "4")
     assert '→ multiply {"a":3.0,"b":4.0}\n' in output

@@ -54,7 +54,7 @@ async def test_one_thread_shows_what_a_list_does_and_its_state(place):
     (interrupt,) = (await place.client.get("/v1/interrupts")).json()["interrupts"]
     (row,) = (await place.client.get("/v1/threads")).json()["threads"]
     thread = (await place.client.get(f"/v1/threads/{state['id']}")).json()
-    assert thread == row | state
+    assert thread == row | state | {"in_doubt": []}
     stored = await place.runtime.store.stored(state["id"])
     assert thread["head_hash"] == stored[-1].hash.hex()
     raised = [event.seq for event in stored if event.type == "interrupt_raised"]

@@ -161,7 +161,7 @@ def test_a_runtime_that_is_not_what_it_says_is_found(
     shop: Shop, mutation: str, only: str, found: str
 ) -> None:
     arguments = (f"{mutation}:agent", "--script", shop.script(PAY, "done"), "--only", only)
-    runs = shop.runs(*arguments, "--seconds", "3", code=1)
+    runs = shop.runs(*arguments, "--seconds", "10", code=1)
     (run,) = [run for name, run in runs.items() if name != "no crash"]
     assert any(found in line for line in run["broken"]), run["broken"]
 
