@@ -79,10 +79,10 @@ async def intent_after_effect(holder, step):
         await holder.append(*starts)
 
 def without_epoch(right):
-    def append(self, of, rows, key, epoch, head_seq):
-        if epoch is not None and (head := self._head(of, key)) is not None:
+    def append(self, thread_id, events, key, epoch, head_seq):
+        if epoch is not None and (head := self._head(thread_id, key)) is not None:
             epoch = head.epoch
-        return right(self, of, rows, key, epoch, head_seq)
+        return right(self, thread_id, events, key, epoch, head_seq)
     return append
 
 def undecided(right):
