@@ -92,7 +92,20 @@ def points(kind: str) -> bool:
     say(f"the named crash points, {kind}:")
     os.environ["TENUTO_CRASH_DATABASE"] = kind
     test = str(Path(__file__).parent / "test_points.py")
-    return pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", test]) == 0
+    return (
+        pytest.main(
+            [
+                "-q",
+                "--no-header",
+                "-p",
+                "no:cacheprovider",
+                "-W",
+                "ignore::pytest.PytestAssertRewriteWarning",
+                test,
+            ]
+        )
+        == 0
+    )
 
 
 def fleet(options: argparse.Namespace) -> bool:
