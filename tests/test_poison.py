@@ -29,14 +29,16 @@ def explode() -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     return "mended"
 
-def script(request):
+async def script(request):
     last = request.messages[-1]
+    if last.text.startswith("hello"):
+        await asyncio.sleep(0.5)
     if isinstance(last, ToolMessage):
         return f"done: {last.text}"
     return call("explode") if last.text == "explode" else f"said {last.text}"
 
 async def main():
-    limits.POISON_DEATHS = int(sys.argv[3])
+    limits.POISON_DEATHS, limits.SUSPECT_DEATHS = int(sys.argv[3]), 1
     ops = Agent("ops", tools=[explode], model=ScriptedModel(script))
     settings = Settings(lease_seconds=0.6)
     async with Runtime([ops], sys.argv[1], settings=settings):
@@ -70,8 +72,9 @@ async def test_a_thread_that_kills_its_workers_asks_a_person(
     deadly = await looking.start("ops", "explode")
     others: list[str] = []
     for number in range(DEATHS):
-        worker = await _worker(database, tmp_path)
+        # The model takes longer than the deadly call: who is taken along with it dies with it.
         others.append(await looking.start("ops", f"hello {number}"))
+        worker = await _worker(database, tmp_path)
         assert await worker.wait() == -signal.SIGKILL
     worker = await _worker(database, tmp_path)
     question = await _asked(looking)

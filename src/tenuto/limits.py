@@ -65,6 +65,9 @@ POISON_ATTEMPTS: Final = 5
 # All that a worker holds dies with it: where workers are killed every few seconds, some threads that do
 # nothing of the kind are there several times in a row.
 POISON_DEATHS: Final = 10
+# With so many, a worker runs it beside no other such thread; more is its own.
+SUSPECT_DEATHS: Final = 3
+SUSPECT_WAIT_MS: Final = 200  # for each death
 
 # PostgreSQL.
 POOL_CONNECTIONS: Final = 10

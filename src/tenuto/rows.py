@@ -125,7 +125,7 @@ class Claim(msgspec.Struct, frozen=True):
     """The right to advance one thread, fenced by `epoch`, until the lease ends.
 
     `deaths`: how many holders in a row died or lost their lease before this claim, and got neither a model's
-    reply nor a call's result into the log. An orderly release begins the count anew.
+    reply nor a call's result into the log. Rest begins the count anew; handing over does not.
     """
 
     thread_id: ThreadId

@@ -7,7 +7,7 @@ lease in the store is the queue, so a worker that dies loses nothing but the tim
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tenuto import limits
 from tenuto.agent import Agent
@@ -167,7 +167,7 @@ class Worker:
                     # Whatever it is, this worker goes on: nobody else may be there to claim.
                     logger.exception("claiming failed; trying again in %s s", timeout)
                 else:
-                    for claim in claimed.claims:
+                    for claim in await self._unsuspected(claimed.claims):
                         self._take(claim, asked_at)
                     if claimed.next_ready_ms is not None:
                         wait = (claimed.next_ready_ms - self._store.now_ms()) / 1000
@@ -177,6 +177,28 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._wake.wait()
+
+    async def _unsuspected(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Those to run now. Of threads that may be what kills workers, a worker runs one at a time, the least
+        suspect first, and before that gives the others back: none is held for another's fault.
+        """
+        suspects = [claim for claim in claims if claim.deaths >= limits.SUSPECT_DEATHS]
+        if not suspects:
+            return list(claims)
+        held = any(holder.claim.deaths >= limits.SUSPECT_DEATHS for holder in self._holders.values())
+        chosen = None if held else min(suspects, key=lambda claim: claim.deaths)
+        kept = [claim for claim in claims if claim not in suspects or claim is chosen]
+        for claim in suspects:
+            if claim is chosen:
+                continue
+            wake_at_ms = self._store.now_ms() + limits.SUSPECT_WAIT_MS * claim.deaths
+            with contextlib.suppress(StoreError):  # its lease ends by itself
+                released = await self._store.release(
+                    claim, seen_seq=claim.head_seq, wake_at_ms=wake_at_ms, status="running"
+                )
+                if not released:  # somebody wrote to it
+                    kept.append(claim)
+        return kept
 
     def _take(self, claim: Claim, asked_at: float) -> asyncio.Task[None]:
         if (old := self._holders.get(claim.thread_id)) is not None:

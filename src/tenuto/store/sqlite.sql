@@ -140,8 +140,9 @@ SELECT num, head_seq FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?
 -- renew: A lease goes on.
 UPDATE threads SET lease_until = ? WHERE num = ?;
 
--- release: The holder gives the thread back.
-UPDATE threads SET lease_owner = NULL, lease_until = 0, ready_at = ?, status = ?, deaths = 0 WHERE num = ?;
+-- release: The holder gives the thread back, at rest or to be gone on with by another.
+UPDATE threads SET lease_owner = NULL, lease_until = 0, ready_at = ?1, status = ?2, deaths = deaths * (?2 = 'running')
+WHERE num = ?3;
 
 -- leases_of: What a worker holds.
 SELECT num, id, head_seq FROM threads WHERE lease_owner = ?;

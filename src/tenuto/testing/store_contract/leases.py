@@ -218,7 +218,11 @@ class LeaseContract:
         clock.advance(15)
         claim = await held(store, thread_id)
         assert claim.deaths == 2
+        # Handed over, it is no less suspect; at rest, it is.
         assert await store.release(claim, seen_seq=5, wake_at_ms=clock.at_ms, status="running")
+        claim = await held(store, thread_id)
+        assert claim.deaths == 2
+        assert await store.release(claim, seen_seq=5, wake_at_ms=clock.at_ms, status="waiting")
         claim = await held(store, thread_id)
         assert claim.deaths == 0
         clock.advance(15)

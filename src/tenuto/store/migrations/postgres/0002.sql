@@ -251,7 +251,8 @@ BEGIN
             format('thread %s is no longer held at epoch %s', op.thread_id, op.epoch));
     ELSIF head.head_seq <= op.head_seq THEN
         UPDATE threads
-        SET lease_owner = NULL, lease_until = 0, ready_at = op.wake_at_ms, status = op.status, deaths = 0
+        SET lease_owner = NULL, lease_until = 0, ready_at = op.wake_at_ms, status = op.status,
+            deaths = deaths * (op.status = 'running')::integer
         WHERE num = head.num;
     END IF;
     RETURN json_build_object('value', head.head_seq <= op.head_seq);
