@@ -222,7 +222,7 @@ class LeaseContract:
         assert await store.release(claim, seen_seq=5, wake_at_ms=clock.at_ms, status="running")
         claim = await held(store, thread_id)
         assert claim.deaths == 2
-        assert await store.release(claim, seen_seq=5, wake_at_ms=clock.at_ms, status="waiting")
+        assert await store.release(claim, seen_seq=5, wake_at_ms=clock.at_ms, status="sleeping")
         claim = await held(store, thread_id)
         assert claim.deaths == 0
         clock.advance(15)
