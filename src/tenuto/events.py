@@ -45,7 +45,7 @@ SettledBy = Literal["tool", "person", "runtime", "external", "child"]
 VERSION: Final = 1
 
 
-class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+class Limits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What one turn may use; 0 means no limit. `seconds` counts model and tool time, not waiting."""
 
     steps: int = 0
@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
 
 
-class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
+class Policy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How a thread behaves, copied from its agent so that the fold needs no agent."""
 
     on_message: OnMessage = "queue"
@@ -62,7 +62,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     question_expires_ms: int = 86_400_000
 
 
-class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+class Origin(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Where a thread came from: a call of a parent thread, or a fork of another thread at `seq`."""
 
     parent: ThreadId = ThreadId("")
@@ -71,7 +71,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int = 0
 
 
-class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+class Call(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One tool call of a reply, as accepted: what the provider said and what would run.
 
     `raw` is the provider's argument text. `arguments` is the canonical JSON that would run (validated,
@@ -104,7 +104,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.arguments if self.arguments is not None else (self.raw or "{}")
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="type"):
+class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, tag_field="type"):
     """The root of the union; never stored itself. `trace`: its span as a W3C traceparent, with tracing."""
 
     trace: str = ""
@@ -297,7 +297,7 @@ EXTERNAL: Final = (MessageReceived, LimitsExtended, CancelRequested, InterruptRe
 TYPES: Final[dict[str, type[Event]]] = {str(t.__struct_config__.tag): t for t in get_args(AnyEvent)}
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """An event in its place: `seq` counts from 1 in its thread, `at_ms` is the store's clock."""
 
     seq: int

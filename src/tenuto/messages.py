@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 
-class CallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class CallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One tool call as the provider said it.
 
     `arguments` is the raw text, None when absent. `extra` is what must be echoed to the same provider
@@ -23,7 +23,7 @@ class CallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     extra: dict[str, Any] | None = None
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens of one reply, as the provider counted them; `cost` in the provider's currency if it says so."""
 
     input: int = 0
@@ -33,7 +33,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: float = 0.0
 
 
-class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+class Reply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A whole model reply. `finish` is the provider's finish reason, "" when it gave none."""
 
     text: str = ""
@@ -45,7 +45,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     extra: dict[str, Any] | None = None
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role"):
+class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="role"):
     """One entry of the history that a model reads."""
 
 
@@ -57,7 +57,7 @@ class UserMessage(Message, frozen=True, omit_defaults=True, tag="user"):
     text: str
 
 
-class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A call inside an assistant message: `id` is Tenuto's own, nine letters and digits."""
 
     id: str
@@ -94,19 +94,19 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     parameters: dict[str, Any] = {}
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="text_delta", tag_field="type"):
+class TextDelta(msgspec.Struct, frozen=True, gc=False, tag="text_delta", tag_field="type"):
     """More visible text of the reply that is arriving."""
 
     text: str
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning_delta", tag_field="type"):
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False, tag="reasoning_delta", tag_field="type"):
     """More of the model's reasoning."""
 
     text: str
 
 
-class CallDelta(msgspec.Struct, frozen=True, tag="call_delta", tag_field="type"):
+class CallDelta(msgspec.Struct, frozen=True, gc=False, tag="call_delta", tag_field="type"):
     """More of the arguments of the reply's call number `index` (from 0); `name` is "" until it is known."""
 
     index: int

@@ -17,6 +17,7 @@ import msgspec
 from tenuto.events import (
     CallFinished,
     CallId,
+    Entry,
     Event,
     InterruptId,
     InterruptRaised,
@@ -27,7 +28,7 @@ from tenuto.events import (
     ThreadFailed,
     ThreadHalted,
 )
-from tenuto.thread import CallState, Replied, ThreadState
+from tenuto.thread import CallState, Replied, ThreadState, apply
 
 REVIEW_OPTIONS = ("happened", "did_not_happen", "drop")
 APPROVAL_OPTIONS = ("approve", "reject", "edit")
@@ -102,6 +103,17 @@ def next_step(state: ThreadState, now_ms: int, local: Local = _NOTHING) -> Step:
     if open_calls:
         return _open(state, open_calls, now_ms, local)
     return _decide(state)
+
+
+def questions_after(
+    state: ThreadState, events: Iterable[Event], now_ms: int, local: Local
+) -> tuple[Event, ...]:
+    """What people are asked first once this reply and its results are recorded: one append can hold both."""
+    ahead = msgspec.structs.replace(state, history=[], used=msgspec.structs.replace(state.used))
+    for seq, event in enumerate(events, state.head_seq + 1):
+        apply(ahead, Entry(seq, now_ms, event))  # type: ignore[arg-type]  # Event is the union's root
+    step = next_step(ahead, now_ms, local)
+    return step.events if isinstance(step, AskPerson) else ()
 
 
 def _cancel(state: ThreadState, local: Local) -> Step:

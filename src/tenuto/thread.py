@@ -47,7 +47,7 @@ class CorruptLog(StoreError):
     """The events of this thread contradict each other."""
 
 
-class CallState(msgspec.Struct):
+class CallState(msgspec.Struct, gc=False):
     """One call of the last reply, on its way to exactly one result.
 
     planned ─► (asked ─► allowed | refused | answered) ─► started ─► settled; a started call whose worker
@@ -72,7 +72,7 @@ class CallState(msgspec.Struct):
         return self.call.id
 
 
-class Said(msgspec.Struct, frozen=True):
+class Said(msgspec.Struct, gc=False, frozen=True):
     """A message in the history, at the place where the model read or will read it."""
 
     seq: int
@@ -80,7 +80,7 @@ class Said(msgspec.Struct, frozen=True):
     by: str
 
 
-class Replied(msgspec.Struct, frozen=True):
+class Replied(msgspec.Struct, gc=False, frozen=True):
     """A model reply in the history with the calls that it made."""
 
     seq: int
@@ -88,7 +88,7 @@ class Replied(msgspec.Struct, frozen=True):
     calls: list[CallState]
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(msgspec.Struct, gc=False, frozen=True):
     """What stands in for everything up to `seq`."""
 
     seq: int

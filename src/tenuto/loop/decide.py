@@ -8,10 +8,11 @@ from tenuto import limits
 from tenuto.context import instructed, lint
 from tenuto.context.to_user import Speaker, spoken
 from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelError, StoreError
-from tenuto.events import Call, CallId, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
+from tenuto.events import Call, CallId, Event, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
 from tenuto.messages import Message, Reply, Request, StatusLine
+from tenuto.steps import questions_after
 from tenuto.tools import clean, error_text
 from tenuto.tools.tool import plan
 
@@ -77,11 +78,21 @@ async def decide(holder: Holder) -> None:
         parameters=parameters if parameters != state.sent[2] else "",
         extra=reply.extra,
     )
+    await _record(holder, event)
+
+
+async def _record(holder: Holder, event: ModelReplied) -> None:
+    """The reply, and in the same commit what needs nothing from outside and follows from it."""
     try:
-        # One commit for the usual end; a message that slipped in makes it refuse, and is answered.
-        ended = not event.calls and state.head_seq == seen_seq
-        if not ended or not await holder.append(event, ThreadCompleted(event.text), conditional=True):
-            await holder.append(event, *await start_reads(holder, event.calls))
+        # The usual end; a message that slipped in makes it refuse, and is answered.
+        ended = not event.calls and holder.state.head_seq == event.seen_seq
+        if ended and await holder.append(event, ThreadCompleted(event.text), conditional=True):
+            return
+        events = (event, *await start_reads(holder, event.calls))
+        asks: tuple[Event, ...] = ()
+        if any(call.gated for call in event.calls):
+            asks = questions_after(holder.state, events, holder.now_ms(), holder.local)
+        await holder.append(*events, *asks)
     except InvalidInput as error:
         await holder.stop(frozenset(holder.running))
         holder.take_finished()
