@@ -5,6 +5,7 @@ what is stored and come back, the same for every database.
 """
 
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
@@ -295,7 +296,9 @@ _HEAD: Final = (
     "resolved_at_ms",
 )
 _TEXTS: Final = ("call_id", "name", "arguments", "prompt", "digest", "options")
-_SAME: Final = ("id", "kind", "expires_at_ms", "outcome")
+_text = operator.attrgetter(*_TEXTS)
+# What an event and the row of its interrupt both say.
+_SAME: Final = {InterruptRaised: ("id", "kind", "expires_at_ms"), InterruptResolved: ("id", "outcome")}
 _BLANKS: Final[tuple[Any, ...]] = (None, "", 0, {}, "running", "question")
 
 
@@ -313,7 +316,7 @@ def interrupt_row(row: Sequence[Any]) -> InterruptRow:
             resolved = _said(columns, "the event that decided it", row[12:14], resolved)
     except Undecodable as error:
         raised, fault = told, str(error)
-    columns |= {name: getattr(raised, name) for name in _TEXTS}
+    columns.update(zip(_TEXTS, _text(raised), strict=True))
     found = _read(InterruptRow, columns | {"by": resolved.by, "comment": resolved.comment}, fault)
     if not found.fault:
         return found
@@ -326,17 +329,19 @@ def _said(columns: dict[str, Any], where: str, stored: Sequence[Any], told: E) -
     when the two do not say the same.
     """
     version, body = stored
-    where = f"{where} of thread {columns['thread_id']}"
-    if not isinstance(version, int):
-        raise Undecodable(f"{where}: {version or 'it is missing'}")
-    if body is None:
+    if body is None and isinstance(version, int):
         return told
     try:
+        if not isinstance(version, int):
+            raise Undecodable(version or "it is missing")  # noqa: TRY301 - said below of which event
         event = decode(body, version)
     except Undecodable as error:
-        raise Undecodable(f"{where}: {error}") from error
-    if wrong := [name for name in _SAME if getattr(event, name, None) != getattr(told, name, None)]:
-        raise Undecodable(f"{where} has another {wrong[0]} than the row of interrupt {told.id}")
+        raise Undecodable(f"{where} of thread {columns['thread_id']}: {error}") from error
+    same = _SAME[type(told)] if type(event) is type(told) else ("id", "kind")
+    for name in same:
+        if getattr(event, name, None) != getattr(told, name, None):
+            where = f"{where} of thread {columns['thread_id']}"
+            raise Undecodable(f"{where} has another {name} than the row of interrupt {told.id}")
     return cast("E", event)
 
 

@@ -54,6 +54,10 @@ class _Waiter(asyncio.Event):
 
     state: ThreadState | None = None
 
+    def clear(self) -> None:
+        super().clear()
+        self.state = None
+
 
 class Hub:
     """The meeting place of what runs threads and what follows them, one per process and store."""
@@ -156,13 +160,19 @@ class Hub:
         pause = limits.CHANGE_POLL_SECONDS
         try:
             async with asyncio.timeout(timeout):
-                while (row := await self._store.thread(thread_id)).status == "running":
+                while True:
                     waiter.clear()
+                    if (row := await self._store.thread(thread_id)).status != "running":
+                        return None
                     try:
                         async with asyncio.timeout(pause):
                             await waiter.wait()
                     except TimeoutError:
                         pause = min(pause * 1.5, limits.REST_POLL_SECONDS)
+                    # What a holder says now, it may have released before what the row tells of.
+                    state = waiter.state
+                    if state is not None and state.status != "running" and state.head_seq >= row.head_seq:
+                        return state
         except TimeoutError:
             return None
         finally:
@@ -170,8 +180,6 @@ class Hub:
             waiters.discard(waiter)
             if not waiters:
                 del self._rests[thread_id]
-        state = waiter.state
-        return state if state is not None and state.head_seq == row.head_seq else None
 
     def _look(self, thread_id: ThreadId, state: ThreadState | None) -> None:
         """Whoever waits for the thread's rest looks whether it has come."""

@@ -151,7 +151,7 @@ def the_intent_is_recorded_after_the_effect(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run, "act", act.act)
 
 
-@within(300, "no message lost")
+@within(600, "no message lost")
 def an_end_is_written_over_an_unseen_message(patch: pytest.MonkeyPatch) -> None:
     async def wrong(right: Any, self: Holder, *events: Any, conditional: bool = False) -> bool:
         ends = isinstance(events[-1], TERMINAL)
@@ -188,7 +188,7 @@ def a_lost_lease_counts_as_renewed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holder, "lose", lambda self: self.renewed(self.around.clock.monotonic(), 0))
 
 
-@within(300, "log")
+@within(600, "log")
 def a_call_that_ended_is_taken_for_one_in_doubt(patch: pytest.MonkeyPatch) -> None:
     """What ends while another result is being recorded waits for the next time."""
 

@@ -90,7 +90,8 @@ async def _record(holder: Holder, event: ModelReplied) -> None:
             return
         events = (event, *await start_reads(holder, event.calls))
         asks: tuple[Event, ...] = ()
-        if any(call.gated for call in event.calls):
+        # Open calls are of a reply of whoever took the thread over meanwhile; the store refuses this one.
+        if not holder.state.open and any(call.gated for call in event.calls):
             asks = questions_after(holder.state, events, holder.now_ms(), holder.local)
         await holder.append(*events, *asks)
     except InvalidInput as error:
