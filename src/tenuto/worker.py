@@ -54,6 +54,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._full = False
+        self._store_away = False
         self._forget: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -155,7 +156,7 @@ class Worker:
             self._wake.clear()
             room = self._room()
             self._full = not room
-            if room:
+            if room and await self._store_is_there():
                 free = self._concurrency - len(self._holders) - len(self._expected)
                 limit = min(free, sum(room.values()))
                 asked_at = self._around.clock.monotonic()
@@ -163,8 +164,10 @@ class Worker:
                     claimed = await self._store.claim(
                         self._around.owner, room, limit=limit, lease_seconds=self._around.lease_seconds
                     )
-                except Exception:
+                except Exception as error:
                     # Whatever it is, this worker goes on: nobody else may be there to claim.
+                    facts = error.facts if isinstance(error, StoreError) else {}
+                    self._store_away = bool(facts.get("passing") or facts.get("silent"))
                     logger.exception("claiming failed; trying again in %s s", timeout)
                 else:
                     for claim in await self._unsuspected(claimed.claims):
@@ -177,6 +180,20 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._wake.wait()
+
+    async def _store_is_there(self) -> bool:
+        """Once a store that was away is back, those who waited to record something get time to do so, before
+        their threads are taken over and what they know is in doubt.
+        """
+        if self._store_away:
+            try:
+                await self._store.workers()
+            except StoreError as error:
+                logger.warning("the store is away: %s", error)
+                return False
+            await asyncio.sleep(limits.RETURNED_SECONDS)
+            self._store_away = False
+        return True
 
     async def _unsuspected(self, claims: Sequence[Claim]) -> list[Claim]:
         """Those to run now. Of threads that may be what kills workers, a worker runs one at a time, the least
@@ -246,6 +263,7 @@ class Worker:
 
     async def _hand_over(self, holder: Holder, after_seconds: float) -> None:
         """Stop what runs and make the thread ready again `after_seconds` from now, for anybody."""
+        holder.hurry()
         await holder.stop(frozenset(holder.running))
         with contextlib.suppress(TenutoError):
             await holder.record_ended()  # what ended before the stop is known, and need not be in doubt

@@ -1,6 +1,7 @@
 """One worker's hold on one thread: state, lease, running calls, and the only append of the loop."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Holder:
         self._head_heard = claim.head_seq
         self._appends = 0
         self._lease_ends = claimed_at + around.lease_seconds
+        self._patience = limits.STORE_PATIENCE_SECONDS
 
     # -- called from outside the loop ----------------------------------------------------------------
 
@@ -87,6 +89,10 @@ class Holder:
             task.cancel()
         if self.task is not None:
             self.task.cancel()
+
+    def hurry(self) -> None:
+        """Wait no longer for a store that is away."""
+        self._patience = 0.0
 
     def finish(
         self, call_id: CallId, events: tuple[Event, ...], doubt: str = "", verdict: Verdict | None = None
@@ -124,7 +130,10 @@ class Holder:
 
     async def load(self) -> None:
         """Read the log and fold it."""
-        self.state = fold(await self.store.read(self.thread_id), self.thread_id)
+        self.state = fold(await self._read(0), self.thread_id)
+
+    async def _read(self, after: int) -> list[Entry]:
+        return await again(lambda: self.store.read(self.thread_id, after), self._patience)
 
     async def absorb(self) -> None:
         """Take in what others appended and record the calls that ended.
@@ -133,7 +142,7 @@ class Holder:
         look as if it were in doubt, and be run again.
         """
         if self._head_heard > self.state.head_seq:
-            for entry in await self.store.read(self.thread_id, self.state.head_seq):
+            for entry in await self._read(self.state.head_seq):
                 apply(self.state, entry)
             self._head_heard = max(self._head_heard, self.state.head_seq)
         while self._finished:
@@ -147,14 +156,15 @@ class Holder:
 
     async def record_ended(self) -> None:
         """Record the calls that ended, of those in the log: a reply's own append may have been cut short."""
-        for entry in await self.store.read(self.thread_id, self.state.head_seq):
+        for entry in await self._read(self.state.head_seq):
             apply(self.state, entry)
         in_log = {call.id for call in self.state.open}
         self._finished = [event for event in self._finished if getattr(event, "call_id", "") in in_log]
         await self.absorb()
 
     async def append(self, *events: Event, conditional: bool = False) -> bool:
-        """Append and apply. `conditional`: only if nobody else appended since our state.
+        """Append and apply. Waits for a store that is away: the epoch keeps out what comes too late, and what
+        happened here would else be in doubt. `conditional`: only if nobody else appended since our state.
 
         False when the log had moved on so that these events no longer fit; then nothing was written, and
         the loop decides again from what it reads. Raises `LeaseLost`, `StoreError`.
@@ -162,12 +172,16 @@ class Holder:
         self._appends += 1
         append_id = f"{self.claim.epoch}.{self._appends}"
         head_seq = self.state.head_seq if conditional else None
+        asked_at = self.around.clock.monotonic()
         try:
             done = await again(
                 lambda: self.store.append(
                     self.thread_id, events, append_id=append_id, epoch=self.claim.epoch, head_seq=head_seq
-                )
+                ),
+                self._patience,
             )
+            if asked_at < self._lease_ends <= self.around.clock.monotonic():
+                await self._keep_lease()
         except (Stale, AlreadyDecided):
             self._head_heard = self.state.head_seq + 1
             return False
@@ -176,7 +190,7 @@ class Holder:
                 apply(self.state, Entry(seq, done.at_ms, event))  # type: ignore[arg-type]  # Event is the union's root
         else:
             self._head_heard = max(self._head_heard, done.head_seq)
-            for entry in await self.store.read(self.thread_id, self.state.head_seq):
+            for entry in await self._read(self.state.head_seq):
                 apply(self.state, entry)
         # The store gives the thread back with a terminal event that has seen everything.
         self.released = conditional and isinstance(events[-1], TERMINAL)
@@ -184,6 +198,16 @@ class Holder:
             # A cancel with a message behind it: the new turn is news to whoever claims next.
             self._head_heard = self.state.head_seq + 1
         return True
+
+    async def _keep_lease(self) -> None:
+        """A lease that ended while the store was away goes on, if nobody has taken the thread since."""
+        asked_at = self.around.clock.monotonic()
+        with contextlib.suppress(StoreError):
+            heads = await self.store.renew(
+                self.around.owner, [self.claim], lease_seconds=self.around.lease_seconds
+            )
+            if self.thread_id in heads:
+                self.renewed(asked_at, heads[self.thread_id])
 
     def start(self, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
         """Run a call beside the loop; it reports by `finish`."""
@@ -252,17 +276,23 @@ class Holder:
             self._head_heard = seen_seq + 1
 
 
-async def again(work: Callable[[], Awaitable[T]]) -> T:
+async def again(work: Callable[[], Awaitable[T]], patience: float = 0.0) -> T:
     """Try an append again whose commit is unknown, or that a store could not take in this moment; its append
     id makes that safe.
 
-    Raises what `work` raises: at once for a refusal, after `STORE_ATTEMPTS` for a store that stays down.
+    Raises what `work` raises: at once for a refusal, after `STORE_ATTEMPTS` for a store that stays down, and
+    after `patience` seconds for one that is away.
     """
-    for attempt in range(limits.STORE_ATTEMPTS - 1):
+    now = asyncio.get_running_loop().time
+    until, attempt = now() + patience, 0
+    while True:
         try:
             return await work()
         except StoreError as error:
-            if not (error.facts.get("unknown") or error.facts.get("passing")):
+            away = error.facts.get("passing") or (patience and error.facts.get("silent"))
+            attempt += 1
+            if not (away or error.facts.get("unknown")):
                 raise
-            await asyncio.sleep(0.1 * 4**attempt)
-    return await work()
+            if attempt >= limits.STORE_ATTEMPTS and not (away and now() < until):
+                raise
+            await asyncio.sleep(min(0.1 * 4 ** min(attempt - 1, 9), limits.STORE_RETRY_LONGEST_SECONDS))

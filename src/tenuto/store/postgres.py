@@ -37,7 +37,7 @@ from tenuto.locks import check_owner
 from tenuto.rows import SALT_BYTES, Change, Encoded, WorkerRow, already_decided
 from tenuto.store.base import Store
 from tenuto.store.postgres_commit import GroupCommit, Op
-from tenuto.store.postgres_schema import FAULTS, MIGRATIONS, migrate, store_error, version_of
+from tenuto.store.postgres_schema import CROWDED, FAULTS, MIGRATIONS, migrate, store_error, version_of
 from tenuto.store.queries import load_queries
 
 SQL: Final = load_queries(Path(__file__).with_name("postgres.sql"))
@@ -163,7 +163,7 @@ class PostgresStore(Store):
                     return rows
             except FAULTS as error:
                 told = store_error(self.place, error, connected=connected, wrote=wrote and connected)
-                if told.facts.get("passing"):
+                if told.facts.get("passing") and getattr(error, "sqlstate", "") != CROWDED:
                     await self._pool.expire_connections()
                 if asked_before or not told.facts.get("passing") or told.facts.get("unknown"):
                     raise told from error

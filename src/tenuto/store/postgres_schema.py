@@ -11,6 +11,7 @@ from tenuto.errors import ConfigurationError, InvalidInput, NewerSchema, StoreEr
 MIGRATIONS: Final = tuple(sorted((Path(__file__).parent / "migrations" / "postgres").glob("*.sql")))
 LOCK: Final = int.from_bytes(b"Tenuto")  # taken in this database by whoever migrates
 # What the driver says of a connection that the server has cut off, before it sends anything by it.
+CROWDED: Final = "53300"  # all connections that the server has are in use
 NOT_SENT: Final = ("cannot switch to state", "connection is closed")
 FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
@@ -53,7 +54,7 @@ def store_error(place: str, error: Exception, *, connected: bool = True, wrote: 
 
     A statement's own error undoes it, and `alone` asks for the others of its batch to be tried without it.
     When the connection ends (class 08, and 57P: the server ended it), nobody knows, unless nothing was sent.
-    `passing`: it is worth trying again.
+    `passing`: it is worth trying again; `silent`: so it is for those who have more time.
     """
     state = getattr(error, "sqlstate", None) or ""
     if isinstance(error, asyncpg.ClientConfigurationError):
@@ -71,7 +72,8 @@ def store_error(place: str, error: Exception, *, connected: bool = True, wrote: 
     unknown = wrote and lost and not reason.startswith(NOT_SENT)
     if unknown:
         reason += "; whether the last write was kept is unknown: try it again with the same append id"
-    passing = lost and not isinstance(error, TimeoutError)
-    wrapped = StoreError(f"{place}: {reason}", unknown=unknown, alone=wrote and not lost, passing=passing)
+    late = isinstance(error, TimeoutError)
+    facts = {"unknown": unknown, "alone": wrote and not lost, "silent": late and not connected}
+    wrapped = StoreError(f"{place}: {reason}", passing=(lost or state == CROWDED) and not late, **facts)
     wrapped.__cause__ = error
     return wrapped
