@@ -58,7 +58,6 @@ async def lines(stand: Stand, number: int) -> list[str]:
         ("after thread_started", "pay", 1, 2),
         ("before model_replied", "pay", 1, 3),
         ("after model_replied", "pay", 1, 2),
-        ("before interrupt_raised", "pay", 1, 2),
         ("after interrupt_raised", "pay", 1, 2),
         ("before interrupt_resolved", "pay", 1, 2),
         pytest.param("after interrupt_resolved", "pay", 1, 2, marks=pytest.mark.sample),
