@@ -27,6 +27,8 @@ WHERE t.id LIKE 'crowd-%' AND e.thread = (SELECT num FROM threads WHERE id = 'th
       AND (e.seq = 1 OR e.seq = 3 AND t.num % 100 = 0);
 INSERT INTO interrupts (id, thread, kind, digest, raised_seq, raised_at, expires_at)
 SELECT id, num, 'approval', '', 3, num, 0 FROM threads WHERE id LIKE 'crowd-%' AND num % 100 = 0;
+INSERT INTO interrupts (id, thread, kind, digest, raised_seq, raised_at, expires_at, outcome)
+SELECT 'decided-' || id, num, 'approval', '', 3, num, 0, 'approved' FROM threads WHERE num % 2 = 1;
 INSERT INTO labels (label, created_at, id, thread) SELECT 'all', created_at, id, num FROM threads;
 INSERT INTO records (kind, key, body) SELECT 'token', id, '' FROM threads;
 """
@@ -47,8 +49,11 @@ READS: dict[str, tuple[Any, ...]] = {
     "threads_by_label": (LATEST, "", None, 10, None, "all", '["all"]'),
     "workers": (0,),
     "interrupt_heads": (None, None, 10, None, None, None),
+    "doubtful": (1 << 40, None, 10),
+    "waiting": (1 << 40,),
 }
 MOST_PAGES = 200  # of 8 kB; the crowd's tables have some 10,000
+PENDING_PAGES = 1200  # a look at each interrupt that is pending, to count them
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +105,14 @@ async def test_no_read_goes_through_a_table(connection: Any, analyzed: bool) -> 
         query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {getattr(SQL, name)}"
         ((text,),) = await connection.fetch(query, *parameters)
         plan = json.loads(text)[0]["Plan"]
-        assert set(scanned(plan)) <= {"workers"}, (name, text)
         pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-        assert pages < MOST_PAGES, f"{name} reads {pages} pages"
+        most = MOST_PAGES
+        if name == "waiting":
+            if not analyzed:
+                continue  # how few threads are held, nobody knows before the first ANALYZE
+            most += PENDING_PAGES
+        assert set(scanned(plan)) <= {"workers"}, (name, text)
+        assert pages < most, f"{name} reads {pages} pages"
 
 
 TABLES = "('threads'::regclass, 'events'::regclass, 'interrupts'::regclass, 'labels'::regclass)"

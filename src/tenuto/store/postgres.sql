@@ -51,7 +51,8 @@ SELECT t.id FROM (
 WHERE EXISTS (
     SELECT 1 FROM events AS e
     WHERE e.thread = t.num AND e.type = 'call_started' AND e.seq > (
-        SELECT seq FROM events WHERE thread = t.num AND type = 'model_replied' ORDER BY seq DESC LIMIT 1))
+        SELECT seq FROM events WHERE thread = t.num AND type = 'model_replied' ORDER BY seq DESC LIMIT 1)
+    OFFSET 0)
 LIMIT $3;
 
 -- strays: In words, what no log and no list shows, of one thread ($1) or anywhere.
@@ -65,10 +66,22 @@ UNION ALL
 SELECT format('interrupt %s is of thread number %s, whose row is gone', id, thread)
 FROM interrupts WHERE $1 IS NULL AND thread NOT IN (SELECT num FROM threads);
 
--- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now.
-SELECT kind, count(*), min(raised_at) FROM interrupts WHERE outcome IS NULL GROUP BY kind
+-- waiting: What waits, how many, since when: pending interrupts by kind, threads that anybody could advance now; from
+-- one agent's name in the index to the next, so that threads that sleep are not looked at.
+WITH RECURSIVE agents (agent) AS (
+    (SELECT agent FROM threads WHERE ready_at IS NOT NULL ORDER BY agent LIMIT 1)
+    UNION ALL
+    SELECT (SELECT agent FROM threads WHERE ready_at IS NOT NULL AND agent > a.agent ORDER BY agent LIMIT 1)
+    FROM agents AS a WHERE a.agent IS NOT NULL
+)
+SELECT k.kind, count(*), min(i.raised_at) FROM (VALUES ('approval'), ('question'), ('review')) AS k (kind)
+CROSS JOIN LATERAL (SELECT raised_at FROM interrupts WHERE outcome IS NULL AND kind = k.kind OFFSET 0) AS i
+GROUP BY k.kind
 UNION ALL
-SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= $1 AND lease_until <= $1
+SELECT 'runnable', count(*), min(r.ready_at) FROM agents AS a CROSS JOIN (VALUES (false), (true)) AS d (decided)
+CROSS JOIN LATERAL (
+    SELECT ready_at FROM threads
+    WHERE agent = a.agent AND decided = d.decided AND ready_at <= $1 AND lease_until <= $1 OFFSET 0) AS r
 UNION ALL
 SELECT 'abandoned', count(*), min(lease_until) FROM threads WHERE lease_owner IS NOT NULL AND lease_until <= $1;
 
