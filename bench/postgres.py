@@ -3,8 +3,8 @@
     python bench/postgres.py [--quick] [--repeat N]
 
 The step is that of bench/run.py: one model reply, one tool result; `once` has a tool with an effect, whose
-start is committed before it. Client CPU is that of the process that runs the agent. Commits are the server's
-WAL syncs; what it keeps per step is the growth of the tables with their indexes, WAL what it writes for that.
+start is committed before it. Client CPU is that of the process that runs the agent. Syncs are those of the
+WAL; what it keeps per step is the growth of the tables with their indexes, WAL what it writes for that.
 """
 
 import argparse
@@ -16,11 +16,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-RESULT = "x" * 490
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bench.step import agent_of
+
 HERE = Path(__file__)
 CASES = [(1, 10, "read"), (1, 100, "read"), (1, 400, "read"), (1, 100, "once"), (500, 10, "read")]
+SETTLE_SECONDS, POLL_SECONDS = 1.5, 0.02
 
 
 def main() -> None:
@@ -31,34 +33,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.case:
         url, threads, steps, effect = options.case
-        print(json.dumps(asyncio.run(measure(url, int(threads), int(steps), effect))))
+        print(json.dumps(asyncio.run(case(url, int(threads), int(steps), effect))))
         return
     report(1 if options.quick else options.repeat, quick=options.quick)
 
 
-def agent_of(steps: int, effect: Any) -> Any:
-    from tenuto import Agent, tool
-    from tenuto.messages import CallRequest, Reply
-
-    @tool(effect=effect)
-    async def lookup(i: int) -> str:
-        """Look something up."""
-        return RESULT
-
-    class Model:
-        name = "scripted"
-
-        async def reply(self, request, emit=None):
-            step = len(request.messages) // 2
-            if step <= steps:
-                call = CallRequest("lookup", f'{{"i":{step}}}', provider_id=f"call_{step}")
-                return Reply(calls=(call,), model="scripted", finish="tool_calls")
-            return Reply(text="done", model="scripted", finish="stop")
-
-    return Agent("bench", "Look things up.", [lookup], model=Model(), max_steps=0)
-
-
-async def measure(url: str, threads: int, steps: int, effect: str) -> dict[str, float]:
+async def case(url: str, threads: int, steps: int, effect: str) -> dict[str, float]:
     """`threads` threads of `steps` steps, at most 50 at a time, in one runtime with its worker."""
     from tenuto import Runtime
 
@@ -70,33 +50,58 @@ async def measure(url: str, threads: int, steps: int, effect: str) -> dict[str, 
                 state = await runtime.wait(await runtime.start("bench", "go"))
                 assert (state.status, state.step) == ("completed", steps + 1), state
 
-        for _ in range(max(1, 100 // steps)):
+        warm_up, turns = max(1, 100 // steps), max(threads, 800 // steps)
+        for _ in range(warm_up):
             await one()
-        turns = max(threads, 800 // steps)
-        before = await counted(url)
         wall, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(one() for _ in range(turns)))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        after = await counted(url)
     done = turns * steps
-    figures = {name: (after[name] - before[name]) / done for name in after}
-    return figures | {"cpu_ms": cpu * 1000 / done, "wall_ms": wall * 1000 / done, "rate": done / wall}
+    figures = {"cpu_ms": cpu * 1000 / done, "wall_ms": wall * 1000 / done, "rate": done / wall}
+    return figures | {"all_steps": done + warm_up * steps}
+
+
+def measure(url: str, *arguments: object) -> dict[str, float]:
+    """A case in a process of its own; what the server counts for it is taken before and after."""
+    before = asyncio.run(counted(url))
+    command = [sys.executable, str(HERE), "--case", url, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"bench: PostgreSQL failed\n{done.stderr}")
+    figures = json.loads(done.stdout.splitlines()[-1])
+    after = asyncio.run(counted(url))
+    return figures | {name: (after[name] - before[name]) / figures["all_steps"] for name in after}
 
 
 async def counted(url: str) -> dict[str, float]:
+    """What the server of this database has done so far: its syncs and bytes of WAL; in this database, the
+    transactions it committed, and the bytes it keeps in tables with their indexes.
+
+    A session tells its syncs and transactions once a second at most, and the rest when it ends: these two
+    are right once the processes that are counted have gone. Those are waited for, but no longer than that.
+    """
     import asyncpg
 
+    others = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> $1"
+    )
     connection = await asyncpg.connect(url)
     try:
+        for _ in range(round(SETTLE_SECONDS / POLL_SECONDS)):
+            if not await connection.fetchval(others, connection.get_server_pid()):
+                break
+            await asyncio.sleep(POLL_SECONDS)
         (version,) = await connection.fetchrow("SELECT current_setting('server_version_num')::int")
         in_io = "SELECT sum(fsyncs)::int FROM pg_stat_io WHERE object = 'wal'"
         syncs = await connection.fetchval(in_io if version >= 180000 else "SELECT wal_sync FROM pg_stat_wal")
         row = await connection.fetchrow(
-            "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8, "
-            "(SELECT sum(pg_total_relation_size(oid))::float8 FROM pg_class "
-            " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace)"
+            "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8 AS wal, "
+            "(SELECT sum(pg_total_relation_size(oid))::float8 FROM pg_class WHERE relkind = 'r' "
+            " AND relnamespace <> ALL (ARRAY['pg_catalog', 'information_schema']::regnamespace[])) AS kept, "
+            "(SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database()) AS commits"
         )
-        return {"syncs": float(syncs), "wal": row[0], "kept": row[1]}
+        return {"syncs": float(syncs), **{name: value or 0.0 for name, value in row.items()}}
     finally:
         await connection.close()
 
@@ -114,8 +119,6 @@ def report(repeat: int, *, quick: bool) -> None:
     except ConfigurationError as error:
         console.print(f"PostgreSQL: not measured, {error}")
         return
-    folder = HERE.parents[1] / ".bench"
-    folder.mkdir(exist_ok=True)
     table = Table(title="a durable step on PostgreSQL")
     for column in (
         "threads x steps",
@@ -123,7 +126,7 @@ def report(repeat: int, *, quick: bool) -> None:
         "client CPU ms",
         "wall ms",
         "steps/s",
-        "commits",
+        "syncs",
         "kept",
         "WAL",
     ):
@@ -131,13 +134,7 @@ def report(repeat: int, *, quick: bool) -> None:
     with server:
         for wanted, steps, effect in CASES:
             threads = min(wanted, 100) if quick else wanted
-            runs = []
-            for _ in range(repeat):
-                command = [sys.executable, str(HERE), "--case", server.url, str(threads), str(steps), effect]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    raise SystemExit(f"bench: PostgreSQL failed\n{done.stderr}")
-                runs.append(json.loads(done.stdout.splitlines()[-1]))
+            runs = [measure(server.url, threads, steps, effect) for _ in range(repeat)]
             cpu = [run["cpu_ms"] for run in runs]
             median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
             table.add_row(

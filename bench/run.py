@@ -22,7 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-RESULT = "x" * 490
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bench.step import RESULT, agent_of
+
 CALL = json.dumps({"role": "assistant", "tool": "lookup", "args": {"i": 1}, "id": "call_1", "pad": "x" * 30})
 HERE = Path(__file__)
 
@@ -95,25 +97,9 @@ def tenuto(threads: int, steps: int) -> dict[str, float]:
 
 
 async def _tenuto(threads: int, steps: int) -> dict[str, float]:
-    from tenuto import Agent, Runtime, tool
-    from tenuto.messages import CallRequest, Reply
+    from tenuto import Runtime
 
-    @tool(effect="read")
-    async def lookup(i: int) -> str:
-        """Look something up."""
-        return RESULT
-
-    class Model:
-        name = "scripted"
-
-        async def reply(self, request, emit=None):
-            step = len(request.messages) // 2
-            if step <= steps:
-                call = CallRequest("lookup", f'{{"i":{step}}}', provider_id=f"call_{step}")
-                return Reply(calls=(call,), model="scripted", finish="tool_calls")
-            return Reply(text="done", model="scripted", finish="stop")
-
-    agent = Agent("bench", "Look things up.", [lookup], model=Model(), max_steps=0)
+    agent = agent_of(steps)
     turn = asyncio.Semaphore(1 if threads == 1 else 50)
 
     async def one(runtime):

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.postgres import agent_of, counted
+from bench.postgres import counted
+from bench.step import agent_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
 TERABYTE = 1e12
@@ -29,7 +30,7 @@ SAID_BYTES = 1_000
 WORKER = """
 import asyncio, sys
 sys.path.insert(0, {root!r})
-from bench.postgres import agent_of
+from bench.step import agent_of
 from tenuto import Runtime
 async def main():
     async with Runtime([agent_of(int(sys.argv[2]), "read")], database=sys.argv[1]):
