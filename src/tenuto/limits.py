@@ -150,6 +150,8 @@ TRACES_END_SECONDS: Final = 5.0
 
 # What the doctor finds worth a word.
 DOCTOR_SECONDS: Final = 5.0
+CLOCK_SLACK_MS: Final = 2_000
+UNSERVED_MS: Final = 10_000
 FREE_LOW_BYTES: Final = 1_073_741_824
 FREE_LEAST_BYTES: Final = 67_108_864
 WAL_LARGE_BYTES: Final = 268_435_456

@@ -62,7 +62,7 @@ def test_a_server_that_does_not_answer(shell) -> None:
 
 
 def test_the_doctor_looks_at_a_server(shell, postgres_url: str) -> None:
-    assert "answers, schema 0" in shell("doctor", "--database", postgres_url)
+    assert "version 0 in test_" in shell("doctor", "--database", postgres_url)
 
 
 def test_commands_find_their_threads_on_a_server(shell, postgres_url: str) -> None:

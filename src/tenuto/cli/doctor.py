@@ -11,39 +11,26 @@ import shutil
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.cli.agents import load_agents, named_agents
+from tenuto.cli.finding import Finding, Level
 from tenuto.cli.terminal import console, moment, now_ms, print_json, progress, safe, span
 from tenuto.doubt import in_doubt
 from tenuto.errors import ConfigurationError, ModelError, TenutoError
 from tenuto.events import Entry, decode
 from tenuto.locks import is_alive
 from tenuto.rows import agent_names
-from tenuto.store import Store, open_store
+from tenuto.store import open_store
 from tenuto.store.sqlite_file import MIGRATIONS, check_version, look_at, open_file, store_error
 from tenuto.store.sqlite_write import LATEST, SQL
 from tenuto.thread import fold
 
-Level = Literal["ok", "warning", "problem"]
-Check = Callable[[Any, set[str]], Iterator["Finding"]]
+Check = Callable[[Any, set[str]], Iterator[Finding]]
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
-CLOCK_SLACK_MS = 2_000
-UNSERVED_MS = 10_000
 MOST_LINES = 5
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One line. `advice`: what to do about it."""
-
-    check: str
-    level: Level
-    text: str
-    advice: str = ""
 
 
 async def doctor(database: str, agent: str | None, as_json: bool) -> int:
@@ -66,7 +53,8 @@ async def doctor(database: str, agent: str | None, as_json: bool) -> int:
 async def _examine(database: str, agent: str | None) -> AsyncIterator[Finding]:
     store = open_store(database)
     if (path := getattr(store, "path", None)) is None:
-        yield await _server(store)
+        async for finding in _server(store):
+            yield finding
     else:
         for finding in _database(str(path)):
             yield finding
@@ -90,13 +78,12 @@ def _show(finding: Finding) -> None:
 # -- the database -------------------------------------------------------------------------------------------
 
 
-async def _server(store: Store) -> Finding:
-    try:
-        version, newest = await store.schema()
-    except TenutoError as error:
-        return Finding("database", "problem", str(error), "mend it; tenuto db status asks again")
-    later = "" if version == newest else f"; this Tenuto makes it {newest} when it opens it"
-    return Finding("database", "ok", f"{store.place} answers, schema {version}{later}")
+async def _server(store: Any) -> AsyncIterator[Finding]:
+    # The driver is imported for a PostgreSQL only.
+    from tenuto.cli.doctor_postgres import examine
+
+    async for finding in examine(store):
+        yield finding
 
 
 def _database(path: str) -> Iterator[Finding]:
@@ -274,7 +261,7 @@ def _leases(connection: Any, alive_owners: set[str]) -> Iterator[Finding]:
         if owner not in alive:
             advice = "nothing to do: the next `tenuto serve` or `tenuto run` takes it over"
             yield Finding("leases", "warning", f"thread {thread} is held by {owner}, which died", advice)
-        elif until_ms < now_ms() - CLOCK_SLACK_MS:
+        elif until_ms < now_ms() - limits.CLOCK_SLACK_MS:
             since = span(now_ms() - until_ms)
             text = f"thread {thread} is held by {owner}, which has not renewed it for {since}"
             yield Finding(
@@ -284,7 +271,7 @@ def _leases(connection: Any, alive_owners: set[str]) -> Iterator[Finding]:
         "SELECT agent, count(*), min(ready_at) FROM threads"
         " WHERE ready_at < ? AND lease_owner IS NULL GROUP BY agent"
     )
-    for agent, count, since_ms in connection.execute(ready, (now_ms() - UNSERVED_MS,)):
+    for agent, count, since_ms in connection.execute(ready, (now_ms() - limits.UNSERVED_MS,)):
         if agent not in served:
             text = f"no worker takes the {count} threads of agent {agent}, ready since {moment(since_ms)}"
             yield Finding("leases", "warning", text, "start one: tenuto serve MODULE:AGENT")
@@ -293,7 +280,7 @@ def _leases(connection: Any, alive_owners: set[str]) -> Iterator[Finding]:
 def _clock(connection: Any, _alive: set[str]) -> Iterator[Finding]:
     last = connection.execute("SELECT at FROM events ORDER BY num DESC LIMIT 1").fetchone()
     behind_ms = last[0] - now_ms() if last else 0
-    if behind_ms > CLOCK_SLACK_MS:
+    if behind_ms > limits.CLOCK_SLACK_MS:
         text = f"this machine's clock is {span(behind_ms)} behind the last event ({moment(last[0])})"
         advice = "set it right (NTP): till then, timers, expiries and leases come late"
         yield Finding("clock", "problem", text, advice)

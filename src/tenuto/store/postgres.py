@@ -66,11 +66,11 @@ class PostgresStore(Store):
         self.host = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:60]
         pool, prepared, listen = (given.pop(name, "") for name in ("pool", "prepared", "listen"))
         self._url = parts._replace(query=urlencode(given, quote_via=quote)).geturl()
-        self._listen_url = "" if listen == "off" else listen or self._url
-        self.publishes = bool(self._listen_url)
+        self.listen_url = "" if listen == "off" else listen or self._url
+        self.publishes = bool(self.listen_url)
         if not (pool or "1").isdecimal() or int(pool or 1) < 1 or prepared not in ("", "on", "off"):
             raise ConfigurationError(f"{self.place}: pool is a number from 1 on, prepared is on or off")
-        self._most_connections = int(pool or limits.POOL_CONNECTIONS)
+        self.most_connections = int(pool or limits.POOL_CONNECTIONS)
         self._how = {
             "timeout": limits.POOL_WAIT_SECONDS,
             "command_timeout": limits.STATEMENT_SECONDS,
@@ -94,24 +94,24 @@ class PostgresStore(Store):
     async def open(self) -> None:
         if self._pool is not None:
             return
-        async with self._connected(self._url) as connection:
+        async with self.connected() as connection:
             await migrate(connection, self.place)
             schema = await connection.fetchval("SELECT current_schema()::regnamespace::oid")
         self._channel = f"tenuto_{schema}"
         # Nothing of ours stays in a session, so none has to be reset.
         self._pool = await asyncpg.create_pool(
-            self._url, min_size=0, max_size=self._most_connections, reset=_nothing, **self._how
+            self._url, min_size=0, max_size=self.most_connections, reset=_nothing, **self._how
         )
         self._commits = GroupCommit(self.place, self._send)
         await self._look()
         self._looking = asyncio.create_task(self._keep_looking())
 
     @contextlib.asynccontextmanager
-    async def _connected(self, url: str) -> AsyncIterator[Any]:
+    async def connected(self, url: str = "") -> AsyncIterator[Any]:
         """A connection of its own."""
         connection = None
         try:
-            connection = await asyncpg.connect(url, **self._how | {"command_timeout": None})
+            connection = await asyncpg.connect(url or self._url, **self._how | {"command_timeout": None})
             yield connection
         except FAULTS as error:
             raise store_error(self.place, error, connected=connection is not None) from error
@@ -140,7 +140,7 @@ class PostgresStore(Store):
         self._owners.clear()
 
     async def schema(self) -> tuple[int, int]:
-        async with self._connected(self._url) as connection:
+        async with self.connected() as connection:
             return await version_of(connection, self.place), len(MIGRATIONS)
 
     def now_ms(self) -> int:
@@ -275,9 +275,9 @@ class PostgresStore(Store):
         """Every few seconds, and at what others say, where they can be heard."""
         while True:
             with contextlib.suppress(StoreError):
-                self._heeding = bool(self._callbacks and self._listen_url)
+                self._heeding = bool(self._callbacks and self.listen_url)
                 if self._heeding:
-                    async with self._connected(self._listen_url) as connection:
+                    async with self.connected(self.listen_url) as connection:
                         await connection.add_listener(self._channel, self._heard)
                         while not connection.is_closed():
                             await self._look()

@@ -17,8 +17,10 @@ FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Internal
 
 
 async def version_of(connection: Any, place: str) -> int:
-    """0 where the schema that `search_path` names first has none yet. Raises `NewerSchema`."""
+    """0 where the first schema of `search_path` has none yet. Raises `NewerSchema`, `ConfigurationError`."""
     version: int = 0
+    if await connection.fetchval("SELECT current_schema()") is None:
+        raise ConfigurationError(f"{place}: search_path names no schema that there is; CREATE SCHEMA it")
     # Not by to_regclass, which may remember that there was none a moment ago.
     if await connection.fetchval(
         "SELECT count(*) FROM pg_catalog.pg_class "
