@@ -74,3 +74,59 @@ def test_commands_find_their_threads_on_a_server(shell, postgres_url: str) -> No
     assert asked["thread_id"] == row["id"]
     assert "completed" in shell("inbox", "approve", asked["id"][:8])
     assert shell("verify", "--all") == "1 of 1 threads are as they were written\n"
+
+
+# -- threads that ended long ago --------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def aged(shell, request: pytest.FixtureRequest, tmp_path: Path):
+    """A shell with two threads that ended and one that waits, and what makes the first as old as a year."""
+    postgres = request.param == "postgres"
+    where = request.getfixturevalue("postgres_url") if postgres else f"sqlite:///{tmp_path / 'aged.db'}"
+    shell.environment["TENUTO_DATABASE"] = where
+    for message in ("hello", "again", "send hello"):
+        shell("run", message)
+
+    def run(statement: str) -> None:
+        if postgres:
+            execute(where, statement)
+        else:
+            with sqlite3.connect(tmp_path / "aged.db") as connection:
+                connection.execute(statement)
+            connection.close()
+
+    year = 365 * 86_400_000
+    run(
+        f"UPDATE threads SET created_at = created_at - {year}, updated_at = updated_at - {year} "
+        "WHERE num IN (1, 3)"
+    )
+    return shell, run
+
+
+def test_what_ended_long_ago_is_exported_and_deleted(aged, tmp_path: Path) -> None:
+    shell, _ = aged
+    before = {row["id"]: row for row in shell.json("threads", "--json")}
+    (old,) = [id_ for id_, row in before.items() if row["status"] == "completed"][1:]
+    whole = shell("export", old)
+    folder = tmp_path / "archive"
+    assert "Aborted" in shell("db", "prune", "--days", "90", stdin="", code=1)
+    assert shell.json("threads", "--json") == list(before.values())
+    told = shell.json("db", "prune", "--days", "90", "--export", str(folder), "--yes", "--json")
+    assert (told["deleted"], told["exported"]) == (1, 1)
+    (file,) = folder.iterdir()
+    assert (file.name, file.read_text(encoding="utf-8")) == (f"{old}.jsonl", whole)
+    left = {row["id"]: row["status"] for row in shell.json("threads", "--json")}
+    assert sorted(left.values()) == ["awaiting_approval", "completed"]
+    assert old not in left
+    assert "0 threads deleted" in shell("db", "prune", "--days", "90", "--yes")
+
+
+def test_a_damaged_thread_stops_it_before_anything_is_deleted(aged, tmp_path: Path) -> None:
+    shell, run = aged
+    before = shell.json("threads", "--json")
+    run("UPDATE events SET at = at + 1 WHERE seq = 2")
+    told = shell("db", "prune", "--days", "90", "--export", str(tmp_path / "archive"), "--yes", code=1)
+    assert "nothing was deleted" in told
+    assert list((tmp_path / "archive").iterdir()) == []
+    assert shell.json("threads", "--json") == before

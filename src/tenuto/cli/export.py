@@ -48,7 +48,7 @@ async def export(target: Target, thread: str, file: Path | None, force: bool) ->
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
             return
-        with _whole(file, force) as out, progress() as tell:
+        with whole_file(file, force) as out, progress() as tell:
             count = 0
             async for line in _lines(runtime, row.id):
                 out.write(line)
@@ -62,7 +62,7 @@ def _check_free(file: Path | None, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def _whole(file: Path, force: bool) -> Iterator[IO[bytes]]:
+def whole_file(file: Path, force: bool) -> Iterator[IO[bytes]]:
     """A file that has its name only once all of it is on the disk."""
     handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     part = Path(name)
@@ -81,11 +81,11 @@ async def _lines(runtime: AnyRuntime, thread_id: str) -> AsyncIterator[bytes]:
     after = 0
     while page := await runtime.stored(thread_id, after):
         for event in page:
-            yield msgspec.json.encode(_line(event)) + b"\n"
+            yield msgspec.json.encode(line_of(event)) + b"\n"
         after = page[-1].seq
 
 
-def _line(event: StoredEvent) -> StoredLine:
+def line_of(event: StoredEvent) -> StoredLine:
     at = datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return StoredLine(
         seq=event.seq,

@@ -1,6 +1,8 @@
-"""The database itself: which schema it has, bringing it up to date."""
+"""The database itself: which schema it has, bringing it up to date, deleting what is old."""
 
 import asyncio
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -8,7 +10,7 @@ from tenuto.cli.options import DATABASE, AsJson, Database, NoUrl
 
 commands = typer.Typer()
 db_app = typer.Typer(
-    help="The database's schema: which one it has, bringing it up to date.",
+    help="The database: which schema it has, bringing it up to date, deleting what is old.",
     epilog="Example: tenuto db status --database postgresql://tenuto@db.example/tenuto",
     no_args_is_help=True,
 )
@@ -36,3 +38,27 @@ def upgrade(database: Database = DATABASE, url: NoUrl = None, as_json: AsJson = 
     from tenuto.cli.db import upgrade as bring_up_to_date
 
     asyncio.run(bring_up_to_date(database, as_json))
+
+
+@db_app.command(epilog="Example: tenuto db prune --days 90 --export /var/archive/tenuto")
+def prune(
+    days: Annotated[float, typer.Option(min=0, help="Threads that ended longer ago than so many days.")],
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Export each there before, as tenuto export does, and check it."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    database: Database = DATABASE,
+    url: NoUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete threads that ended long ago: all events, interrupts and labels of each.
+
+    Nothing does that by itself. With --export a damaged thread stops it before anything is deleted.
+    """
+    from tenuto.cli.prune import prune as delete
+
+    if not yes:
+        kept = f"after they were exported to {export}" if export else "without an export"
+        typer.confirm(f"Delete all threads that ended more than {days:g} days ago, {kept}?", abort=True)
+    delete(database, days, export, as_json)
