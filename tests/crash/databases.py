@@ -1,5 +1,6 @@
 """The database under a stand: made empty, and asked in plain SQL beside the product."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -56,8 +57,13 @@ class PostgresLog:
         self.url = url
         self.takeover_seconds = lease_seconds
         self._connection: Any = None
+        self._one_at_a_time = asyncio.Lock()  # else two connect at once, and one of the two is never closed
 
     async def query(self, sql: str) -> list[Any]:
+        async with self._one_at_a_time:
+            return await self._query(sql)
+
+    async def _query(self, sql: str) -> list[Any]:
         with contextlib.suppress(*_AWAY):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await asyncpg.connect(self.url, timeout=5, statement_cache_size=0)
