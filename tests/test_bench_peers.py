@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from tenuto.testing.postgres import find_programs
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench" / "peers"
-MODULES = ("aims", "cells", "environments", "plan", "report", "running", "tables")
+MODULES = ("aims", "cells", "databases", "environments", "plan", "report", "running", "tables")
+
+needs_postgres = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed here")
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -57,6 +61,71 @@ def test_tenuto_is_measured_and_a_second_run_has_nothing_to_do(tmp_path: Path) -
     assert len((tmp_path / "quick.jsonl").read_text().splitlines()) == len(kept)
 
 
+@needs_postgres
+def test_on_postgres_the_server_counts(tmp_path: Path) -> None:
+    wanted = ["--postgres", "--quick", "--only", "tenuto", "--workload", "steps,long", "--keep", tmp_path]
+    first = run(*wanted, "--report")
+    assert first.returncode == 0, first.stderr
+    kept = [json.loads(line) for line in (tmp_path / "postgres-quick.jsonl").read_text().splitlines()]
+    assert not [row["error"] for row in kept if "error" in row]
+    assert kept[0]["database"].startswith("PostgreSQL 1")
+    steps = {(row["peer"], row["n"]): row for row in kept if row["workload"] == "steps"}
+    assert len(steps) == 4
+    for (peer, n), row in steps.items():
+        # One fsync for a step, three where a start has to be known; a thread itself has at most five.
+        each = 3 if "effects" in peer else 1
+        assert each <= row["fsyncs"] / row["steps"] <= each + 5 / n + 0.1, row
+        # A result of 500 bytes, stored once whatever the length of the thread.
+        assert 500 < row["bytes"] / row["steps"] < 6_000, row
+    longs = [row for row in kept if row["workload"] == "long"]
+    assert [(row["part"], row["model_calls"]) for row in longs] == [("pause", 41), ("resume", 1)]
+    page = (tmp_path / "benchmarks-postgres.md").read_text()
+    assert page.startswith("# Benchmarks on PostgreSQL")
+    assert "fsyncs per step: at most 2.0" in page
+    assert "Cayu" not in page
+    assert "5 of 5 runs are there already" in run(*wanted).stderr
+
+
+@needs_postgres
+@pytest.mark.parametrize(("only", "workload"), [("langgraph", "long"), ("dbos", "long"), ("raw", "crowd")])
+def test_on_postgres_the_peers_run(
+    bench: dict[str, ModuleType], only: str, workload: str, tmp_path: Path
+) -> None:
+    peers = [peer for peer in bench["plan"].POSTGRES_PEERS if only in peer.label.lower()]
+    if not all(bench["environments"].is_ready(peer.environment) for peer in peers):
+        pytest.skip("their environments are made by ./dev bench-peers --postgres --quick")
+    done = run("--postgres", "--quick", "--only", only, "--workload", workload, "--keep", tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "postgres-quick.jsonl").read_text().splitlines()][1:]
+    assert not [row["error"] for row in rows if "error" in row]
+    assert {row["peer"] for row in rows} == {peer.label for peer in peers}
+    looked_up = {row["counts"].get("lookup", 0) for row in rows if row["part"] != "resume"}
+    assert looked_up == {40 if workload == "long" else 200}
+
+
+def test_what_is_aimed_at_on_postgres(bench: dict[str, ModuleType]) -> None:
+    def counted(peer: str, n: int, cpu_s: float, fsyncs: float) -> dict[str, Any]:
+        server = {"fsyncs": fsyncs, "transactions": 200, "wal_bytes": 200_000, "bytes": 150_000}
+        return row(peer, n=n, cpu_s=cpu_s, **server)
+
+    rows = [counted("Tenuto", 10, 0.08, 130), counted("Tenuto", 400, 0.09, 101)]
+    rows += [counted("Tenuto (tool with effects)", 400, 0.2, 341), counted("raw PostgreSQL", 400, 0.01, 100)]
+    rows += [counted("DBOS", 10, 0.5, 400), counted("DBOS", 400, 0.45, 200)]
+    crowd = {"workload": "crowd", "part": "crowd", "cpu_s": 0.1, "peak_rss_mb": 40}
+    rows += [row("Tenuto", **crowd, fsyncs=10), row("DBOS", **crowd | {"wall_s": 10.0}, fsyncs=200)]
+    found = {aim.what.split(":")[0]: aim for aim in bench["aims"].aims(rows)}
+    assert [(aim.own, aim.ratio, aim.met) for aim in found.values()] == [
+        ("0.80 ms", "6.2", True),
+        ("0.90 ms", "5.0", False),
+        ("1.12 times", "0.8", True),  # 0.9 beside 0.8, and 4.5 beside 5
+        ("1.0", "2.0", True),
+        ("3.4", "", False),
+        ("1,500", "1.0", True),
+        ("100.0", "10.0", True),
+    ]
+    assert found["client CPU per step at N=10"].best == "DBOS, 5.00 ms"
+
+
 def test_a_peer_or_a_workload_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     peer = run("--only", "nobody", "--keep", tmp_path / "new")
     assert (peer.returncode, peer.stdout) == (2, "")
@@ -89,7 +158,7 @@ def test_the_report_has_medians_spreads_ratios_and_what_failed(bench: dict[str, 
 
 def test_a_busy_machine_is_told_of(bench: dict[str, ModuleType]) -> None:
     machine = {"workload": "machine", "cores": 2, "commit": "c", "cpu": "X", "system": "L", "python": "3"}
-    machine |= {"sqlite": "3", "processor": 1}
+    machine |= {"database": "SQLite 3", "processor": 1}
     quiet, busy = [row("Tenuto", cpu_s=0.1, load1=load) for load in (1.2, 4.0)]
     assert "other work" not in bench["report"].page([machine, quiet], None, "")
     assert "(load 4.0 on 2 cores)" in bench["report"].page([machine, busy], None, "")
@@ -116,7 +185,8 @@ def test_the_slowest_peer_comes_last_and_stores_its_long_thread_once(bench: dict
 
 
 def test_every_peer_is_pinned(bench: dict[str, ModuleType]) -> None:
-    for environment in {peer.environment for peer in bench["plan"].PEERS} - {"tenuto"}:
+    plan = bench["plan"]
+    for environment in {peer.environment for peer in (*plan.PEERS, *plan.POSTGRES_PEERS)} - {"tenuto"}:
         pins = bench["environments"].pins(environment)
         heads = bench["report"].HEADS[environment].split()
         assert set(heads) <= set(pins), environment

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from databases import Files, Postgres
 from plan import STEPS_PER_CROWD_THREAD, WORKLOADS, Peer, Sizes
-from running import Process, copy_database, remove_database, stream_server
+from running import Process, stream_server
 
 Row = dict[str, Any]
 
@@ -74,10 +75,13 @@ def _of(peer: Peer, workload: str, sizes: Sizes, rep: int) -> Iterator[Cell]:
 
 
 class Runner:
-    """Makes the runs. `folder` is where databases go: on a disk, as fsync costs nothing in memory."""
+    """Makes the runs, each with a fresh database."""
 
-    def __init__(self, folder: Path, own_python: Path, sizes: Sizes, processors: tuple[int, int]) -> None:
-        self.folder = folder
+    def __init__(
+        self, databases: Files | Postgres, own_python: Path, sizes: Sizes, processors: tuple[int, int]
+    ) -> None:
+        self.databases = databases
+        self._idle: dict[str, Row] = {}  # by peer: what a server counts for a process without steps
         self.sizes = sizes
         self.processor, self.other_processor = processors
         self._own_python = own_python
@@ -87,12 +91,11 @@ class Runner:
     def close(self) -> None:
         """Stop the server and remove the databases."""
         self._stack.close()
-        for left in self.folder.glob("*.db*"):
-            left.unlink()
+        self.databases.close()
 
     def run(self, cell: Cell, python: Path) -> Iterator[Row]:
         """The rows of this cell, each with what it is of."""
-        process = Process(python, self.folder, self.processor, self.sizes.timeout_seconds)
+        process = Process(python, self.databases.folder, self.processor, self.sizes.timeout_seconds)
         make = {
             "steps": self._steps,
             "crowd": self._crowd,
@@ -106,27 +109,42 @@ class Runner:
             named = {"workload": cell.workload, "part": part, "peer": cell.peer.label, "rep": cell.rep}
             yield named | {"n": cell.n, "threads": cell.threads, "name": cell.name} | result
 
-    def _database(self, name: str = "run") -> Path:
-        path = self.folder / f"{name}.db"
-        remove_database(path)
-        return path
-
-    def _drive(self, cell: Cell, process: Process, workload: str, path: Path, turns: int = 1) -> Row:
+    def _drive(self, cell: Cell, process: Process, workload: str, path: str, turns: int = 1) -> Row:
         sizes = ["--n", cell.n, "--threads", cell.threads, "--turns", turns]
         return process.measure(
             cell.peer.script, workload, "--database", path, "--mode", cell.peer.mode, *sizes
         )
 
+    def _counted(self, cell: Cell, process: Process, workload: str, turns: int = 1) -> tuple[Row, Row]:
+        """The result with a fresh database, and what its server counted meanwhile."""
+        path = self.databases.fresh()
+        before = self.databases.counted()
+        result = self._drive(cell, process, workload, path, turns)
+        return result, {name: after - before[name] for name, after in self.databases.counted().items()}
+
+    def _work(self, cell: Cell, process: Process, workload: str, turns: int = 1) -> Row:
+        """Steps, with what a server counted for them: less what it counts where there are none."""
+        result, counted = self._counted(cell, process, workload, turns)
+        if not counted or "error" in result:
+            return result
+        if cell.peer.label not in self._idle:
+            none, idle = self._counted(cell, process, "steps", turns=0)
+            if "error" in none:
+                return none
+            self._idle[cell.peer.label] = idle
+        idle = self._idle[cell.peer.label]
+        return result | {name: count - idle[name] for name, count in counted.items()}
+
     def _steps(self, cell: Cell, process: Process) -> Iterator[tuple[str, Row]]:
         slow = cell.peer.steps_of_pause
         turns = 1 if slow else max(1, self.sizes.turn_steps // cell.n)
-        yield "steps", self._drive(cell, process, "steps", self._database(), turns)
+        yield "steps", self._work(cell, process, "steps", turns)
 
     def _crowd(self, cell: Cell, process: Process) -> Iterator[tuple[str, Row]]:
-        yield "crowd", self._drive(cell, process, "crowd", self._database())
+        yield "crowd", self._work(cell, process, "crowd")
 
     def _approvals(self, cell: Cell, process: Process) -> Iterator[tuple[str, Row]]:
-        path = self._database()
+        path = self.databases.fresh()
         paused = self._drive(cell, process, "pause", path)
         yield "pause", paused
         if "error" not in paused:
@@ -134,18 +152,14 @@ class Runner:
 
     def _long(self, cell: Cell, process: Process) -> Iterator[tuple[str, Row]]:
         slug = "".join(character for character in cell.peer.label if character.isalnum())
-        stored = self.folder / f"long-{slug}-{cell.n}.db"
-        if not stored.exists():
-            remove_database(stored)
-            paused = self._drive(cell, process, "long-pause", stored)
-            stored_bytes = sum(found.stat().st_size for found in self.folder.glob(f"{stored.name}*"))
-            yield "pause", paused | {"bytes": stored_bytes}
+        stored = f"long-{slug}-{cell.n}"
+        if not self.databases.has(stored):
+            paused = self._drive(cell, process, "long-pause", self.databases.fresh(stored))
+            yield "pause", paused | {"bytes": self.databases.bytes(stored)}
             if "error" in paused:
-                remove_database(stored)
+                self.databases.remove(stored)
                 return
-        path = self._database()
-        copy_database(stored, path)
-        yield "resume", self._drive(cell, process, "long-resume", path)
+        yield "resume", self._drive(cell, process, "long-resume", self.databases.copy(stored))
 
     def _import(self, cell: Cell, process: Process) -> Iterator[tuple[str, Row]]:
         statement = cell.peer.imports[cell.name]
@@ -159,7 +173,7 @@ class Runner:
         path = "/v1" if cell.name == "at once" else "/trickle/v1"
         turns = self.sizes.delta_turns if cell.name == "at once" else 1
         options = ["--path", path, "--turns", turns, "--deltas", self.sizes.deltas]
-        database = ["--database", self._database()]
+        database = ["--database", self.databases.fresh()]
         result = process.measure("stream_clients.py", cell.peer.client, self._port, *options, *database)
         yield "deltas", result
 
@@ -169,7 +183,7 @@ class Runner:
             many = few + 5
         counts = []
         for n in (few, many):
-            options = ["--database", self._database(), "--mode", cell.peer.mode, "--n", n]
+            options = ["--database", self.databases.fresh(), "--mode", cell.peer.mode, "--n", n]
             counts.append(process.fsyncs(cell.peer.script, "steps", *options))
         if None in counts:
             yield "fsyncs", {"error": "strace is not there, or could not run it"}

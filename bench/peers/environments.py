@@ -30,14 +30,18 @@ def python_of(name: str) -> Path:
         return Path(sys.executable)
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
-    wanted = _wanted(name)
-    if _stamp(folder) == wanted:
+    if is_ready(name):
         return python
     with _locked():
-        if _stamp(folder) != wanted:  # another run may just have made it
+        if not is_ready(name):  # another run may just have made it
             _make(name, folder, python)
-            (folder / _STAMP).write_text(wanted)
+            (folder / _STAMP).write_text(_wanted(name))
     return python
+
+
+def is_ready(name: str) -> bool:
+    """Whether it is there, and up to date."""
+    return name == OWN or _stamp(ENVIRONMENTS / name) == _wanted(name)
 
 
 def pins(name: str) -> dict[str, str]:

@@ -235,7 +235,7 @@ class Meter:
 
 
 def _database_bytes(path: str) -> int:
-    """Bytes of the file, with what is in its log taken in."""
+    """Bytes of the file, with what is in its log taken in. A server is asked by who started this process."""
     if not Path(path).exists():
         return 0
     connection = sqlite3.connect(path, timeout=30)

@@ -1,6 +1,6 @@
 """DBOS alone: an async workflow with a step for the model and a step for the tool in each round.
 
-Its SQLite system database, all defaults. Approval is `DBOS.recv_async`.
+Its system database, SQLite or PostgreSQL, all defaults. Approval is `DBOS.recv_async`.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from dbos import DBOS, DBOSConfig, SetWorkflowID
 from measuring import Peer, main, tool_result
 
 
-def launch(path: str) -> None:
-    """Start DBOS on this file; paused workflows of a process that is gone begin to recover."""
+def launch(database: str) -> None:
+    """Start DBOS on this file or URL; paused workflows of a process that is gone begin to recover."""
     DBOS(
         config=DBOSConfig(
             name="bench",
             application_version="1",
             log_level="ERROR",
-            system_database_url=f"sqlite:///{path}",
+            system_database_url=database if "://" in database else f"sqlite:///{database}",
         )
     )
     DBOS.launch()

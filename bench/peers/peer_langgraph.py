@@ -1,10 +1,13 @@
 """LangGraph: `langchain.agents.create_agent` and `AsyncSqliteSaver`, with the default durability (async).
 
+On PostgreSQL `AsyncPostgresSaver`, with a pool of connections as for a server of many users.
+
 `--mode delta`: the messages are kept in a DeltaChannel (beta), which stores what is new instead of all.
 Approval is `HumanInTheLoopMiddleware`.
 """
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any
 
 from langchain.agents import AgentState, create_agent
@@ -49,13 +52,30 @@ class ScriptedChat(BaseChatModel):
         return self._generate(messages)
 
 
+def postgres_saver(url: str) -> Any:
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+    from psycopg.rows import dict_row
+    from psycopg_pool import AsyncConnectionPool
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncPostgresSaver]:
+        # What its documentation asks of connections that one brings oneself.
+        how = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+        async with AsyncConnectionPool(url, min_size=1, max_size=20, open=False, kwargs=how) as pool:
+            yield AsyncPostgresSaver(pool)
+
+    return opened()
+
+
 class LangGraphPeer(Peer):
     def prepare(self) -> None:
         self.tools = self._tools()
+        make = postgres_saver if "://" in self.path else AsyncSqliteSaver.from_conn_string
+        self.opening = make(self.path)
 
     async def open(self) -> None:
         self._stack = AsyncExitStack()
-        saver = await self._stack.enter_async_context(AsyncSqliteSaver.from_conn_string(self.path))
+        saver = await self._stack.enter_async_context(self.opening)
         await saver.setup()
         guard = HumanInTheLoopMiddleware(
             interrupt_on={"danger": {"allowed_decisions": ["approve", "reject"]}}

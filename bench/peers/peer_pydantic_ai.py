@@ -1,7 +1,7 @@
 """Pydantic AI with DBOS: the `DBOSDurability` capability inside a `DBOS.workflow`, tools made `DBOS.step`s.
 
-Its SQLite system database, all defaults. Approval is `requires_approval` with `DeferredToolRequests`, and the
-workflow waits for it in `DBOS.recv_async`.
+Its system database, SQLite or PostgreSQL, all defaults. Approval is `requires_approval` with
+`DeferredToolRequests`, and the workflow waits for it in `DBOS.recv_async`.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Tenuto: one Runtime with its worker on a SQLite file; approval by `resolve`.
+"""Tenuto: one Runtime with its worker on a SQLite file or a PostgreSQL; approval by `resolve`.
 
 `--mode once`: the look-up is declared as a tool with effects, not as one that only reads.
 """
@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from measuring import Peer, main, tool_result
 from tenuto import Agent, Runtime, tool
 from tenuto.messages import CallRequest, Reply, Request
+from tenuto.store import open_store
 
 
 def thread_of(key: str) -> str:
@@ -31,13 +32,15 @@ class TenutoPeer(Peer):
         return Reply(calls=(call,), model="scripted", finish="tool_calls")
 
     def prepare(self) -> None:
+        self.database = self.path if "://" in self.path else f"sqlite:///{self.path}"
+        open_store(self.database)  # imports the driver, and opens nothing yet
         self.agent = self._agent()
         for one in self.agent.tools:
             one.check()  # imports pydantic, as the peers do when they are imported
 
     async def open(self) -> None:
         self._stack = AsyncExitStack()
-        runtime = Runtime([self.agent], database=f"sqlite:///{self.path}", model=self)
+        runtime = Runtime([self.agent], database=self.database, model=self)
         self.runtime = await self._stack.enter_async_context(runtime)
 
     def _agent(self) -> Agent:

@@ -1,9 +1,10 @@
-"""What is measured: the peers, how each is used, and the sizes of the workloads."""
+"""What is measured: the peers, how each is used, on what, and the sizes of the workloads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 WORKLOADS = ("steps", "crowd", "approvals", "long", "import", "deltas", "fsyncs")
+POSTGRES_WORKLOADS = ("steps", "crowd", "long")
 STEPS_PER_CROWD_THREAD = 10
 
 
@@ -185,4 +186,21 @@ PEERS = (
     ),
     Peer("bare httpx", "clients", client="httpx", aside=True, promise="A client, no runtime."),
     Peer("openai SDK", "clients", client="openai", aside=True, promise="A client, no runtime."),
+)
+
+_ON_POSTGRES = ("Tenuto", "LangGraph", "Pydantic AI + DBOS", "DBOS")
+POSTGRES_PEERS = (
+    # Only what SQLite makes slow is measured once.
+    *(
+        replace(peer, imports={}, client="", once=frozenset())
+        for peer in PEERS
+        if peer.label.split(" (")[0] in _ON_POSTGRES
+    ),
+    Peer(
+        "raw PostgreSQL",
+        "clients",
+        "floor_postgres.py",
+        aside=True,
+        promise="Two rows in one statement, one commit per step, and nothing else: no runtime.",
+    ),
 )

@@ -10,19 +10,20 @@ from typing import Any
 
 from aims import Aim, aims
 from environments import OWN, pins
-from plan import PEERS
-from tables import Table, tables
+from plan import PEERS, POSTGRES_PEERS, Peer
+from tables import Table, on_server, tables
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve().parent
 HEADS = {
-    "langgraph": "langgraph langchain langgraph-checkpoint-sqlite langchain-openai",
+    "langgraph": "langgraph langchain langgraph-checkpoint-sqlite langgraph-checkpoint-postgres "
+    "langchain-openai",
     "openai-agents": "openai-agents openai",
     "pydantic-ai-dbos": "pydantic-ai-slim dbos openai",
     "dbos": "dbos",
     "noeta": "noeta-sdk noeta-runtime",
     "cayu": "cayu",
-    "clients": "httpx openai",
+    "clients": "httpx openai asyncpg",
 }
 
 
@@ -69,7 +70,7 @@ def lines_of(table: Table, rows: list[Row]) -> list[str]:
 
 def place(row: Row) -> int:
     """Where the plan has the row's peer."""
-    labels = [peer.label for peer in PEERS]
+    labels = [peer.label for peer in (*PEERS, *POSTGRES_PEERS)]
     return labels.index(row["peer"]) if row["peer"] in labels else len(labels)
 
 
@@ -110,7 +111,8 @@ def page(rows: list[Row], plot: str | None, notes: str, reasons: str = "") -> st
     """docs/benchmarks.md. `plot`: the picture beside it; `notes`, `reasons`: prose around the aims."""
     rows = with_long_steps(rows)
     machines = [row for row in rows if row["workload"] == "machine"]
-    out = ["# Benchmarks", "", notes.strip(), ""]
+    peers = POSTGRES_PEERS if on_server(rows) else PEERS
+    out = [f"# Benchmarks{' on PostgreSQL' if on_server(rows) else ''}", "", notes.strip(), ""]
     if machines and (busy := busy_line(machines[-1], good(rows))):
         out += [busy, ""]
     if plot:
@@ -121,8 +123,8 @@ def page(rows: list[Row], plot: str | None, notes: str, reasons: str = "") -> st
     for table in tables(rows):
         out += ["", f"## {table.name}", "", table.about, "", *lines_of(table, rows)]
     out += ["", "## What each promises for this", "", "| | |", "|---|---|"]
-    out += [f"| {peer.label} | {peer.promise} |" for peer in PEERS if peer.promise]
-    out += ["", "## Versions and machine", "", *_versions(), ""]
+    out += [f"| {peer.label} | {peer.promise} |" for peer in peers if peer.promise]
+    out += ["", "## Versions and machine", "", *_versions(peers), ""]
     if machines:
         out += [_machine(machines[-1], good(rows)), ""]
     return "\n".join(out)
@@ -140,9 +142,9 @@ def busy_line(machine: Row, rows: list[Row]) -> str:
     )
 
 
-def _versions() -> list[str]:
+def _versions(peers: tuple[Peer, ...]) -> list[str]:
     out = []
-    for environment in dict.fromkeys(peer.environment for peer in PEERS):
+    for environment in dict.fromkeys(peer.environment for peer in peers):
         if environment != OWN:
             pinned = pins(environment)
             said = ", ".join(f"{name} {pinned[name]}" for name in HEADS[environment].split())
@@ -155,7 +157,7 @@ def _machine(row: Row, rows: list[Row]) -> str:
     loads = [one["load1"] for one in rows if "load1" in one]
     said = (
         f"Tenuto at {row['commit'] or 'no commit'}; {row['cpu']}, {row['cores']} cores, {row['system']}, "
-        f"Python {row['python']}, SQLite {row['sqlite']}; the measured process alone on processor "
+        f"Python {row['python']}, {row.get('database', 'SQLite')}; the measured process alone on processor "
         f"{row['processor']}."
     )
     if not probes:
@@ -173,6 +175,10 @@ def write_documents(rows: list[Row], folder: Path, plotter: Path | None) -> list
     """Write the page, and the picture if there is a Python with matplotlib. Returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
+    if on_server(rows):
+        target = folder / "benchmarks-postgres.md"
+        target.write_text(page(rows, None, (HERE / "notes-postgres.md").read_text()))
+        return [target]
     picture = folder / "benchmarks.svg"
     if plotter is not None:
         series = json.dumps(panels(rows))

@@ -2,6 +2,7 @@
 
     ./dev bench-peers                      measure what has not been measured yet, and show it
     ./dev bench-peers --report             the same, and write docs/benchmarks.md and its plot
+    ./dev bench-peers --postgres --report  those that can, on PostgreSQL: docs/benchmarks-postgres.md
     ./dev bench-peers --only tenuto,dbos --workload steps,crowd --quick
 
 Results are kept as lines of JSON in .bench/peers/. A run that was broken off is taken up where it was; a run
@@ -16,7 +17,6 @@ import json
 import os
 import platform
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -25,24 +25,29 @@ from typing import Any
 
 import environments
 from cells import Cell, Runner, cells
+from databases import Files, Postgres
 from environments import ROOT, CannotMake
-from plan import FULL, PEERS, QUICK, WORKLOADS, Peer
+from plan import FULL, PEERS, POSTGRES_PEERS, POSTGRES_WORKLOADS, QUICK, WORKLOADS, Peer
 from report import summary, write_documents
+from tenuto.errors import ConfigurationError
 
 HERE = Path(__file__).resolve().parent
 KEPT = ROOT / ".bench" / "peers"
-SHARED = ("measuring.py", "stream_clients.py", "stream_server.py", "running.py")
+SHARED = ("measuring.py", "stream_clients.py", "stream_server.py", "running.py", "databases.py")
 
 
 def main() -> int:
     options = _options()
-    peers = [peer for peer in PEERS if _chosen(peer.label, options.only)]
+    every = POSTGRES_PEERS if options.postgres else PEERS
+    peers = [peer for peer in every if _chosen(peer.label, options.only)]
     if not peers:
-        print(f"bench-peers: no peer is called {options.only!r}; there are: {_names()}", file=sys.stderr)
+        names = ", ".join(peer.label for peer in every)
+        print(f"bench-peers: no peer is called {options.only!r}; there are: {names}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no database behind either way
     options.keep.mkdir(parents=True, exist_ok=True)
-    results = Results(options.keep / ("quick.jsonl" if options.quick else "results.jsonl"))
+    kept = ("postgres-" if options.postgres else "") + ("quick" if options.quick else "results")
+    results = Results(options.keep / f"{kept}.jsonl")
     try:
         if not options.report_only:
             with (options.keep / "lock").open("w") as lock:
@@ -53,6 +58,9 @@ def main() -> int:
     except BlockingIOError:
         print(f"bench-peers: another run is at work in {options.keep}", file=sys.stderr)
         return 1
+    except ConfigurationError as error:  # there is no PostgreSQL
+        print(f"bench-peers: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nbench-peers: stopped; the same command goes on from here", file=sys.stderr)
         return 130
@@ -60,7 +68,7 @@ def main() -> int:
     print(summary(rows))
     if options.report or options.report_only:
         folder = options.keep if options.quick else ROOT / "docs"
-        plotter = None if options.no_plot else _python("plot")
+        plotter = None if options.no_plot or options.postgres else _python("plot")
         for written in write_documents(rows, folder, plotter):
             print(f"bench-peers: wrote {written}", file=sys.stderr)
     return 0
@@ -74,6 +82,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--workload", default=",".join(WORKLOADS), type=_workloads, help=f"some of {', '.join(WORKLOADS)}"
     )
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL that is started for it")
     parser.add_argument("--reps", type=int, default=3, help="runs per figure (default 3)")
     parser.add_argument("--quick", action="store_true", help="small sizes, once; kept apart")
     parser.add_argument("--report", action="store_true", help="write docs/benchmarks.md and its plot")
@@ -99,10 +108,6 @@ def _workloads(given: str) -> list[str]:
 def _chosen(label: str, only: str) -> bool:
     wanted = [part.strip().lower() for part in only.split(",")]
     return any(part in label.lower() for part in wanted)
-
-
-def _names() -> str:
-    return ", ".join(peer.label for peer in PEERS)
 
 
 class Results:
@@ -163,17 +168,18 @@ def measure(peers: list[Peer], options: argparse.Namespace, results: Results) ->
             if python is not None:
                 pythons[peer.environment] = python
     identities = {peer.label: identity_of(peer) for peer in peers}
-    plan = cells(peers, sizes, options.workload, 1 if options.quick else options.reps)
+    workloads = [name for name in options.workload if not options.postgres or name in POSTGRES_WORKLOADS]
+    plan = cells(peers, sizes, workloads, 1 if options.quick else options.reps)
     plan = [cell for cell in plan if cell.peer.environment in pythons]
     todo = [cell for cell in plan if not results.has(cell, identities[cell.peer.label])]
     if len(todo) < len(plan):
         print(f"bench-peers: {len(plan) - len(todo)} of {len(plan)} runs are there already", file=sys.stderr)
     if not todo:
         return
-    results.add(machine(options.processor))
-    others = [n for n in range(os.cpu_count() or 1) if n != options.processor]
-    processors = (options.processor, (others or [options.processor])[0])
-    runner = Runner(options.keep.resolve(), Path(sys.executable), sizes, processors)
+    others = [n for n in range(os.cpu_count() or 1) if n != options.processor] or [options.processor]
+    databases = Postgres(others) if options.postgres else Files(options.keep.resolve())
+    results.add(machine(options.processor, databases.version()))
+    runner = Runner(databases, Path(sys.executable), sizes, (options.processor, others[0]))
     started = time.monotonic()
     try:
         for place, cell in enumerate(todo, 1):
@@ -202,6 +208,8 @@ def _brief(row: dict[str, Any]) -> str:
     said = f"{row['part']} {row['cpu_s'] / each * 1000:.3f} CPU ms each, {row['wall_s']:.2f} s"
     if "resume_ms" in row:
         said += f", {row['resume_ms']:.1f} ms to the next question"
+    if "fsyncs" in row:
+        said += f", {row['fsyncs'] / each:.2f} fsyncs and {row['bytes'] / each:,.0f} bytes each"
     return f"{said}, fsync {row['probe_us']:.0f} µs"
 
 
@@ -218,7 +226,7 @@ def identity_of(peer: Peer) -> str:
     return digest.hexdigest()[:16]
 
 
-def machine(processor: int) -> dict[str, Any]:
+def machine(processor: int, database: str) -> dict[str, Any]:
     """Where this was measured."""
     named = Path("/proc/cpuinfo")
     models = (
@@ -233,7 +241,7 @@ def machine(processor: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
+        "database": database,
         "processor": processor,
         "load1": os.getloadavg()[0],
         "commit": done.stdout.strip(),

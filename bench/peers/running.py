@@ -107,13 +107,13 @@ def probe_us(folder: Path) -> float:
 
 
 @contextmanager
-def on_processor(number: int) -> Iterator[None]:
-    """What is started inside runs on this processor, where a process can be bound to one."""
+def on_processor(*numbers: int) -> Iterator[None]:
+    """What is started inside runs on these processors, where a process can be bound to some."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {number})
+    os.sched_setaffinity(0, numbers)
     try:
         yield
     finally:
@@ -139,15 +139,3 @@ def stream_server(python: Path, deltas: int, processor: int) -> Iterator[int]:
         server.stdin.close()
         server.wait(10)
         server.stdout.close()
-
-
-def remove_database(path: Path) -> None:
-    """The file, its log and its shared memory, and whatever a library puts beside them."""
-    for found in path.parent.glob(f"{path.name}*"):
-        found.unlink()
-
-
-def copy_database(source: Path, target: Path) -> None:
-    remove_database(target)
-    for found in source.parent.glob(f"{source.name}*"):
-        shutil.copy(found, target.with_name(target.name + found.name.removeprefix(source.name)))

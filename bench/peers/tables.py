@@ -1,7 +1,7 @@
 """The tables of the report: what each shows, and how a figure is taken from a row."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Row = dict[str, Any]
@@ -33,6 +33,11 @@ def where(**wanted: Any) -> Callable[[Row], bool]:
     return lambda row: all(row.get(name) == value for name, value in wanted.items())
 
 
+def on_server(rows: list[Row]) -> bool:
+    """Whether a database server counted what these rows cost it."""
+    return any("transactions" in row for row in rows)
+
+
 def threads_per_second(row: Row) -> float:
     return row["threads"] / row["wall_s"]
 
@@ -43,6 +48,10 @@ def cpu_per_thread(row: Row) -> float:
 
 def cpu_per_step(row: Row) -> float:
     return row["cpu_s"] / row["steps"] * 1000
+
+
+def per_step(name: str) -> Callable[[Row], float]:
+    return lambda row: row[name] / row["steps"]
 
 
 def cpu_per_delta(row: Row) -> float:
@@ -75,7 +84,7 @@ APPROVALS = Table(
 )
 LONG = Table(
     "A long resume",
-    "A thread of many steps waits in the file. A new process opens it, warms up with another thread, "
+    "A thread of many steps waits in the database. A new process opens it, warms up with another thread, "
     "approves: the time up to the next question to the model. Beside it the time "
     "to open the database and to recover (the DBOS peers run the thread again by then).",
     "long",
@@ -115,7 +124,11 @@ DELTAS = Table(
 
 def tables(rows: list[Row]) -> list[Table]:
     """Those that these rows fill."""
-    every = (steps_table(rows), CROWD, APPROVALS, LONG, IMPORT, DELTAS)
+    crowd = CROWD
+    if on_server(rows):
+        columns = [Column(f"{name} per step", per_step(name)) for name in ("fsyncs", "transactions")]
+        crowd = replace(crowd, columns=(*crowd.columns, *columns))
+    every = (steps_table(rows), crowd, APPROVALS, LONG, IMPORT, DELTAS)
     return [table for table in every if any(row["workload"] == table.workload for row in rows)]
 
 
@@ -131,8 +144,12 @@ def steps_table(rows: list[Row]) -> Table:
         )
         for n in sizes
     ]
+    longest = where(workload="steps", n=max(sizes, default=0))
     if sizes:
-        longest = where(workload="steps", n=sizes[-1])
-        columns.append(Column("bytes stored", lambda row: row["bytes"] / row["steps"], longest, digits=0))
-    columns.append(Column("fsyncs", lambda row: row["fsyncs_per_step"], where(workload="fsyncs")))
+        columns.append(Column("bytes stored", per_step("bytes"), longest, digits=0))
+    if on_server(rows):
+        columns.append(Column("WAL bytes", per_step("wal_bytes"), longest, digits=0))
+        columns += [Column(name, per_step(name), longest) for name in ("fsyncs", "transactions")]
+    else:
+        columns.append(Column("fsyncs", lambda row: row["fsyncs_per_step"], where(workload="fsyncs")))
     return Table("A durable step", "One thread of N steps; each figure is per step.", "steps", tuple(columns))
