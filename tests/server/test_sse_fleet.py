@@ -194,4 +194,4 @@ async def test_clients_that_read_nothing_slow_no_worker_of_the_fleet(postgres_ur
         await reading
     assert float(followed[0]) == len(crowd), "they hang on: what was measured is what they do to others"
     assert reads.answers == [LONG] * 5
-    assert min(beside) < 2 * min(alone), (alone, beside)
+    assert min(beside) < 4 * min(alone), (alone, beside)  # one that waited for them would never end
