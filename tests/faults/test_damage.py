@@ -179,6 +179,31 @@ async def test_over_http_the_others_are_listed_and_the_bad_one_is_refused(place:
     assert place.shop.refunds == ["17"]
 
 
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "one"}], ids=["without a key", "with a key"])
+async def test_over_http_a_thread_that_cannot_be_read_is_not_changed(
+    place: Place, key: dict[str, str]
+) -> None:
+    thread = (await three(place))[1]
+    (item,) = (
+        await place.client.get("/v1/interrupts", params={"thread_id": thread}, headers=APPROVER)
+    ).json()["interrupts"]
+    execute(place, "UPDATE events SET body = '{}' WHERE thread = 2 AND seq = 3")
+    before = await place.client.get(f"/v1/threads/{thread}/export", headers=APPROVER)
+    for path, body in (
+        (f"/v1/threads/{thread}/messages", {"text": "more"}),
+        (f"/v1/threads/{thread}/cancel", {}),
+        (f"/v1/threads/{thread}/extend", {"steps": 1}),
+        (f"/v1/interrupts/{item['id']}/resolve", {"verb": "approve"}),
+        ("/api/agent/approve", {"task_id": thread, "action_id": item["id"], "approved": True}),
+    ):
+        for headers in (APPROVER | key, WAIT | key):
+            refused = await place.client.post(path, json=body, headers=headers)
+            assert refused.status_code == 500, path
+    after = await place.client.get(f"/v1/threads/{thread}/export", headers=APPROVER)
+    assert after.text == before.text
+    assert len(after.text.splitlines()) == 4
+
+
 async def test_over_http_threads_are_listed_though_a_row_of_one_is_damaged(place: Place) -> None:
     threads = await three(place)
     execute(place, "UPDATE threads SET metadata = '{}x', status = 'zz', ready_at = 'x' WHERE num = 2")

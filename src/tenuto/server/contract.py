@@ -122,6 +122,7 @@ class Contract:
             if row.kind != "approval":
                 place = f"/v1/interrupts/{row.id}/resolve"
                 return encoded(409, {"error": f"this is no approval but a {row.kind}; decide it at {place}"})
+            await self._runtime.state(row.thread_id)  # of one that cannot be read nothing is decided
             resolve = self._runtime.resolve(row.id, verb, by=caller.name, channel="http", append_id=append_id)
             await self._posts.change(row.thread_id, append_id, resolve)
             return await self._rested(request, row.thread_id)

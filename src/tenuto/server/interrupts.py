@@ -98,6 +98,7 @@ class Interrupts:
             if verb is UNSET or UNSET not in (body.verb, body.outcome):
                 raise Problem(422, "say once what is decided, with verb; outcome is its old name")
             row = await self._runtime.store.interrupt(InterruptId(interrupt_id))
+            before = await self._runtime.state(row.thread_id)  # first: it may be that it cannot be read
             resolve = self._runtime.resolve(
                 interrupt_id,
                 verb,
@@ -110,7 +111,8 @@ class Interrupts:
                 append_id=post.append_id,
             )
             await self._posts.change(row.thread_id, post.append_id, resolve)
-            return await self._waiting.state(request, row.thread_id, added=await self._decision(row))
+            added = await self._decision(row)
+            return await self._waiting.state(request, row.thread_id, added=added, before=before)
 
         return await self._posts.once(request, Resolution, work)
 

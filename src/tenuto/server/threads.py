@@ -126,6 +126,9 @@ class Threads:
         """Add a message; a thread that ended goes on."""
 
         async def work(post: Post[NewMessage]) -> Response:
+            before = await self._runtime.state(
+                thread_id
+            )  # of a thread that cannot be read nothing is changed
             seq = await self._runtime.send(
                 thread_id,
                 post.body.text,
@@ -133,7 +136,7 @@ class Threads:
                 channel="http",
                 append_id=post.append_id,
             )
-            return await self._waiting.state(request, thread_id, added=seq)
+            return await self._waiting.state(request, thread_id, added=seq, before=before)
 
         return await self._posts.once(request, NewMessage, work)
 
@@ -141,10 +144,11 @@ class Threads:
         """Ask for a thread to stop; whoever runs it does so within a second."""
 
         async def work(post: Post[Cancellation]) -> Response:
+            before = await self._runtime.state(thread_id)
             by, reason = post.caller.by(post.body.by), post.body.reason
             cancel = self._runtime.cancel(thread_id, by=by, reason=reason, append_id=post.append_id)
             await self._posts.change(thread_id, post.append_id, cancel)
-            return await self._waiting.state(request, thread_id)
+            return await self._waiting.state(request, thread_id, before=before)
 
         return await self._posts.once(request, Cancellation, work)
 
@@ -152,7 +156,7 @@ class Threads:
         """Give this turn more; a halted or failed thread goes on."""
 
         async def work(post: Post[Extension]) -> Response:
-            more = post.body
+            more, before = post.body, await self._runtime.state(thread_id)
             extend = self._runtime.extend(
                 thread_id,
                 by=post.caller.by(more.by),
@@ -163,7 +167,7 @@ class Threads:
                 seconds=more.seconds,
             )
             await self._posts.change(thread_id, post.append_id, extend)
-            return await self._waiting.state(request, thread_id)
+            return await self._waiting.state(request, thread_id, before=before)
 
         return await self._posts.once(request, Extension, work)
 

@@ -9,10 +9,11 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from tenuto import limits
+from tenuto.events import ThreadId
 from tenuto.runtime import Runtime
 from tenuto.server.problems import encoded
 from tenuto.server.shapes import state_body
-from tenuto.thread import ThreadState
+from tenuto.thread import ThreadState, apply
 
 
 class Waiting:
@@ -28,16 +29,26 @@ class Waiting:
         thread_id: str,
         status: int = 200,
         added: int | msgspec.Raw | None = None,
+        before: ThreadState | None = None,
         **headers: str,
     ) -> Response:
-        """The thread's state as an answer, put off as `Prefer: wait` says; `added` as in `state_body`."""
+        """The thread's state as an answer, put off as `Prefer: wait` says; `added` as in `state_body`.
+        `before`: its state before the request changed it; what has happened since is put on top.
+        """
         seconds = preferred_wait(request)
         if seconds is None:
-            state = await self._runtime.state(thread_id)
+            state = await self._now(thread_id, before)
         else:
             state = await self.rest(request, thread_id, seconds)
             headers["Preference-Applied"] = f"wait={seconds}"
         return encoded(status, state_body(state, added), headers)
+
+    async def _now(self, thread_id: str, before: ThreadState | None) -> ThreadState:
+        if before is None:
+            return await self._runtime.state(thread_id)
+        for entry in await self._runtime.store.read(ThreadId(thread_id), before.head_seq):
+            apply(before, entry)
+        return before
 
     async def rest(self, request: Request, thread_id: str, seconds: float) -> ThreadState:
         """The state once the thread rests, or as it is after `seconds`. The request's body has been read.
