@@ -97,7 +97,12 @@ class NewerSchema(StoreError):
 
 
 class Undecodable(TenutoError):
-    """A stored event cannot be read by this version."""
+    """A stored event cannot be read by this version.
+
+    Fact: `seq`, which one it is; 0 where that is not known.
+    """
+
+    seq: int = 0
 
 
 class ModelError(TenutoError):

@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from tenuto import limits
+from tenuto.errors import Undecodable
 from tenuto.events import Entry, ModelReplied, ThreadId
 from tenuto.messages import AttemptFailed, Live, ReasoningDelta, ReplySoFar, TextDelta
 from tenuto.store.base import Store
@@ -291,7 +292,15 @@ class Follower:
 
     async def _read(self, told: list[Told], most: int) -> bool:
         """Tell the next events of the log; is there more?"""
-        page = await (self._followed.page if self._live else self._followed.read)(self.after, most)
+        look = self._followed.page if self._live else self._followed.read
+        try:
+            page = await look(self.after, most)
+        except Undecodable as error:
+            if error.seq <= self.after + 1:
+                raise
+            # What is before it is told first; then there is still more, and this comes again.
+            most = error.seq - self.after - 1
+            page = await look(self.after, most)
         if page:
             told += page
             self.after = page[-1].seq

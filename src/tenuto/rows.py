@@ -383,11 +383,11 @@ def agent_names(text: object) -> tuple[str, ...]:
 
 def decode_event(thread_id: ThreadId, seq: int, version: int, body: bytes | None) -> Any:
     if body is None:
-        raise Undecodable(f"event {seq} of thread {thread_id} was erased")
+        raise Undecodable(f"event {seq} of thread {thread_id} was erased", seq=seq)
     try:
         return decode(body, version)
     except Undecodable as error:
-        raise Undecodable(f"event {seq} of thread {thread_id}: {error}") from error
+        raise Undecodable(f"event {seq} of thread {thread_id}: {error}", seq=seq) from error
 
 
 def to_stored(*row: Any) -> StoredEvent:

@@ -21,7 +21,7 @@ from tenuto.approvals import Decision, More, decide, limits_given
 from tenuto.chain import ChainReport, verify_thread
 from tenuto.clock import Clock, SystemClock
 from tenuto.doubt import InDoubt, calls_in_doubt
-from tenuto.errors import ConfigurationError, Conflict, InvalidInput, UnknownAgent
+from tenuto.errors import ConfigurationError, Conflict, InvalidInput, Undecodable, UnknownAgent
 from tenuto.events import (
     CancelRequested,
     Entry,
@@ -254,8 +254,16 @@ class Runtime:
         return fold(await self.store.read(ThreadId(thread_id)), ThreadId(thread_id))
 
     async def events(self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS) -> list[Entry]:
-        """Events with seq > after. Raises `ThreadNotFound`."""
-        return await self.store.read(ThreadId(thread_id), after, min(limit, limits.MAX_PAGE_ROWS))
+        """Events with seq > after, up to one that cannot be read. Raises `ThreadNotFound`; `Undecodable` when
+        that is the first: the page after its `seq` goes on behind it.
+        """
+        most = min(limit, limits.MAX_PAGE_ROWS)
+        try:
+            return await self.store.read(ThreadId(thread_id), after, most)
+        except Undecodable as error:
+            if error.seq <= after + 1:
+                raise
+            return await self.store.read(ThreadId(thread_id), after, error.seq - after - 1)
 
     async def stored(
         self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS

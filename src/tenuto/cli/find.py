@@ -9,10 +9,10 @@ from typing import Final
 from tenuto.agent import Agent
 from tenuto.cli.target import Target
 from tenuto.client import Client
-from tenuto.errors import Conflict, InterruptNotFound, NotFound, ThreadNotFound
+from tenuto.errors import Conflict, InterruptNotFound, NotFound, ThreadNotFound, Undecodable
 from tenuto.events import Entry
 from tenuto.limits import MAX_PAGE_ROWS
-from tenuto.rows import InterruptRow, ThreadRow
+from tenuto.rows import InterruptRow, StoredEvent, ThreadRow
 from tenuto.runtime import Runtime, Settings
 from tenuto.store import open_store
 
@@ -80,6 +80,24 @@ async def all_events(runtime: AnyRuntime, thread_id: str, after: int = 0) -> Asy
         for entry in page:
             yield entry
         after = page[-1].seq
+
+
+async def all_stored(
+    runtime: AnyRuntime, thread_id: str, after: int = 0
+) -> AsyncIterator[Entry | tuple[StoredEvent, Undecodable]]:
+    """The same, and in its place what is stored of an event that cannot be read, and why not."""
+    while True:
+        try:
+            async for entry in all_events(runtime, thread_id, after):
+                yield entry
+                after = entry.seq
+            return
+        except Undecodable as error:
+            if error.seq <= after:
+                raise  # a server that does not say which one it is
+            (stored,) = await runtime.stored(thread_id, error.seq - 1, 1)
+            yield stored, error
+            after = error.seq
 
 
 async def all_interrupts(runtime: AnyRuntime, pending: bool) -> AsyncIterator[InterruptRow]:

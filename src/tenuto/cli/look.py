@@ -3,7 +3,7 @@
 from typing import Any
 
 from tenuto.chain import ChainReport
-from tenuto.cli.find import AnyRuntime, all_events, all_interrupts, all_threads, find_thread, opened
+from tenuto.cli.find import AnyRuntime, all_interrupts, all_stored, all_threads, find_thread, opened
 from tenuto.cli.lines import plain
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
@@ -11,8 +11,9 @@ from tenuto.cli.transcript import Transcript
 from tenuto.cli.view import View
 from tenuto.client import Client
 from tenuto.doubt import InDoubt
-from tenuto.errors import NotFound
+from tenuto.errors import NotFound, Undecodable
 from tenuto.events import Entry, ThreadId
+from tenuto.rows import ThreadRow
 
 SHORT_ID = 8
 
@@ -89,27 +90,48 @@ async def show(target: Target, thread: str, after: int, form: str, follow: bool)
     """A thread's events; `follow` goes on until it is interrupted."""
     async with opened(target) as runtime:
         row = await find_thread(runtime, thread)
+        unread: Undecodable | None = None
         if form == "json":
-            return print_json([plain(entry) async for entry in all_events(runtime, row.id, after)])
+            found: list[dict[str, Any]] = []
+            async for item in all_stored(runtime, row.id, after):
+                if isinstance(item, Entry):
+                    found.append(plain(item))
+                else:
+                    stored, unread = item
+                    place = {"seq": stored.seq, "at_ms": stored.at_ms, "type": stored.type}
+                    found.append(place | {"event": None, "fault": str(unread)})
+            print_json(found)
+            return _shown(row, unread)
         view: View | Transcript = Transcript() if form == "markdown" else View(brief=False)
         out = console()
         if not after:
             out.print(view.head(row), style="bold" if form == "text" else None)
-        async for entry in all_events(runtime, row.id):
-            if entry.seq <= after:
-                view.learn(entry.event)
-                continue
-            after = entry.seq
-            for line in view.entry(entry):
-                out.print(line)
+        async for item in all_stored(runtime, row.id):
+            if isinstance(item, Entry) and item.seq <= after:
+                view.learn(item.event)
+            elif isinstance(item, Entry):
+                after = item.seq
+                for line in view.entry(item):
+                    out.print(line)
+            elif item[0].seq > after:
+                stored, unread = item
+                after = stored.seq
+                fault = f"{after:>4}  {moment(stored.at_ms)}  {safe(stored.type)} cannot be read"
+                out.print(fault + "\n" * (form == "markdown"), style="red")
         if not follow:
             for doubt in await runtime.in_doubt(row.id):
                 out.print(safe(doubtful(doubt)), style="yellow")
         else:
-            async for item in runtime.follow(row.id, after):
-                for line in view.entry(item) if isinstance(item, Entry) else ():
+            async for told in runtime.follow(row.id, after):
+                for line in view.entry(told) if isinstance(told, Entry) else ():
                     out.print(line)
-        return None
+        return _shown(row, unread)
+
+
+def _shown(row: ThreadRow, unread: Undecodable | None) -> None:
+    """Raises what could not be read, once the rest is shown."""
+    if unread is not None:
+        raise Undecodable(f"{unread}; `tenuto verify {row.id}` tells more") from unread
 
 
 async def verify(target: Target, thread: str | None, heads: bool) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tenuto.doubt import InDoubt
-from tenuto.errors import StoreError
+from tenuto.errors import StoreError, Undecodable
 from tenuto.events import CallId, Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
 from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 
@@ -27,6 +27,7 @@ class Told(msgspec.Struct):
     outcome: str | None = None
     by: str = ""
     at: str | None = None
+    seq: int = 0
 
 
 class Seen(msgspec.Struct):
@@ -133,15 +134,21 @@ def at_ms(text: str | None) -> int:
 def entry(raw: bytes | msgspec.Raw) -> Entry:
     """An event as it is shown. Raises `Undecodable` for one of a newer version."""
     place = msgspec.json.decode(raw, type=Place)
-    return Entry(place.seq, at_ms(place.at), decode(bytes(raw)))
-
-
-def entries(page: Iterable[msgspec.Raw]) -> list[Entry]:
-    """A page of them. Raises `Undecodable`, `StoreError`."""
     try:
-        return [entry(raw) for raw in page]
+        return Entry(place.seq, at_ms(place.at), decode(bytes(raw)))
+    except Undecodable as error:
+        raise Undecodable(f"event {place.seq}: {error}", seq=place.seq) from error
+
+
+def entries(page: Iterable[msgspec.Raw], found: list[Entry]) -> list[Entry]:
+    """A page of them, added to `found`, where those before one that cannot be read are. Raises `Undecodable`,
+    `StoreError`.
+    """
+    try:
+        found.extend(map(entry, page))
     except msgspec.DecodeError as error:
         raise StoreError(f"the server sent what is no event: {error}") from error
+    return found
 
 
 def thread_row(body: ThreadBody) -> ThreadRow:

@@ -21,7 +21,14 @@ from tenuto.client.following import follow
 from tenuto.client.transport import Transport
 from tenuto.client.where import bearer, server_url
 from tenuto.doubt import InDoubt
-from tenuto.errors import ConfigurationError, InterruptNotFound, InvalidInput, StoreError, ThreadNotFound
+from tenuto.errors import (
+    ConfigurationError,
+    InterruptNotFound,
+    InvalidInput,
+    StoreError,
+    ThreadNotFound,
+    Undecodable,
+)
 from tenuto.events import Entry, InterruptKind, InterruptResolved, ThreadId
 from tenuto.messages import Live
 from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
@@ -109,7 +116,7 @@ class Client:
             given["arguments"] = _object(given["arguments"])
         path = f"{_interrupt(interrupt_id)}/resolve"
         seen = await self._transport.post(path, bodies.Seen, given, append_id)
-        (entry,) = bodies.entries([seen.resolution])
+        (entry,) = bodies.entries([seen.resolution], [])
         if not isinstance(entry.event, InterruptResolved):
             raise StoreError("the server decided and does not say what: it is of another version")
         return entry.event
@@ -146,7 +153,13 @@ class Client:
 
     async def events(self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS) -> list[Entry]:
         """As `Runtime.events`."""
-        return bodies.entries((await self._page(thread_id, after, limit)).events)
+        page, found = await self._page(thread_id, after, limit), list[Entry]()
+        try:
+            return bodies.entries(page.events, found)
+        except Undecodable:
+            if not found:
+                raise
+            return found
 
     async def stored(
         self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS
@@ -285,7 +298,7 @@ class Client:
         after: int | None = 0
         while after is not None:
             page = await self._page(thread_id, after, limits.MAX_PAGE_ROWS)
-            found += bodies.entries(page.events)
+            bodies.entries(page.events, found)
             after = page.next
         return found
 

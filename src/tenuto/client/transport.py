@@ -27,6 +27,7 @@ from tenuto.errors import (
     InvalidInput,
     StoreError,
     TenutoError,
+    Undecodable,
 )
 from tenuto.models.openai import retry_after
 
@@ -193,6 +194,8 @@ class Transport:
                 by=told.by,
                 at_ms=at_ms(told.at),
             )
+        if kind is Undecodable:
+            return Undecodable(told.detail, seq=told.seq)
         if kind is AccessDenied:
             hint = "" if self._token else "; no token was sent"
             return AccessDenied(

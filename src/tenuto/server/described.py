@@ -17,7 +17,7 @@ from tenuto.server.access import Role
 from tenuto.server.contract_shapes import CONTRACT, Answer, Approval, ContractProblem, NewTask
 from tenuto.server.events import EVENT_STREAM, JSON_LINES, EventPage, StoredLine, add_places
 from tenuto.server.posts import KEY_PATTERN
-from tenuto.server.problems import DecidedProblem, ProblemDetails, RoleProblem
+from tenuto.server.problems import DecidedProblem, ProblemDetails, RoleProblem, UnreadProblem
 from tenuto.server.token_routes import CreatedToken, NewToken, ShownToken, TokenList
 
 Described = dict[str, Any]
@@ -44,7 +44,7 @@ class Route(NamedTuple):
 
 
 _SHAPES: Final = (
-    *(ProblemDetails, DecidedProblem, RoleProblem),
+    *(ProblemDetails, DecidedProblem, RoleProblem, UnreadProblem),
     *(shapes.NewThread, shapes.NewMessage, shapes.Cancellation, shapes.Extension, shapes.Resolution),
     *(
         shapes.State,
@@ -84,7 +84,11 @@ _MEANS: Final = {
     500: "The server's fault; its log says why",
     503: "The store does not answer, or too many streams are open",
 }
-_PROBLEMS: Final = {403: (ProblemDetails, RoleProblem), 409: (ProblemDetails, DecidedProblem)}
+_PROBLEMS: Final = {
+    403: (ProblemDetails, RoleProblem),
+    409: (ProblemDetails, DecidedProblem),
+    500: (ProblemDetails, UnreadProblem),
+}
 
 
 def schema(*kinds: type) -> Described:

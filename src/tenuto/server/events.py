@@ -24,6 +24,7 @@ from fastapi import Depends, Header, Query, Request
 from starlette.responses import Response
 
 from tenuto import limits
+from tenuto.errors import Undecodable
 from tenuto.events import TYPES, AnyEvent, Entry, ThreadId, encode
 from tenuto.rows import StoredEvent
 from tenuto.runtime import Runtime
@@ -112,7 +113,9 @@ class Events:
     ) -> Response:
         """The events with seq > after, in order: a page, or with `Accept: text/event-stream` or `stream=true`
         a stream that goes on, or with `until=rest` ends when the thread rests. There `Last-Event-ID` goes
-        before `after`, and 204 says to a client that comes back that it has all of a thread that rests.
+        before `after`, and 204 says to a client that comes back that it has all of a thread that rests. An
+        event that cannot be read ends a page and breaks a stream off; asked for as the first it is 500, with
+        its `seq`, and behind that the others can be had.
         """
         if asked is None:
             return await self._page(thread_id, after, limit)
@@ -123,6 +126,8 @@ class Events:
             raise Problem(400, f"there is no event {after}; the last of this thread is {row.head_seq}")
         if asked.rest and asked.last == row.head_seq and row.status != "running":
             return Response(status_code=204)
+        if after < row.head_seq:
+            await self._runtime.events(thread_id, after, 1)  # refused while there is a status to say it with
         follower = self._runtime.hub.follower(ThreadId(thread_id), after, asked.rest)
         return Stream(self._streams, _Frames(follower), EVENT_STREAM, idle=b":\n\n")
 
@@ -142,10 +147,16 @@ class Events:
     async def _page(self, thread_id: str, after: int, limit: int) -> Response:
         page = await self._runtime.events(thread_id, after, limit)
         last = page[-1].seq if page else after
-        more = len(page) == limit and await self._runtime.events(thread_id, last, 1)
+        more = bool(page) and await self._more(thread_id, last)
         events = b",".join(shown(entry) for entry in page)
         body = b'{"events":[%s],"next":%s}' % (events, b"%d" % last if more else b"null")
         return Response(body, media_type="application/json")
+
+    async def _more(self, thread_id: str, after: int) -> bool:
+        try:
+            return bool(await self._runtime.events(thread_id, after, 1))
+        except Undecodable:
+            return True  # what it is, the next page says
 
 
 class _Frames:

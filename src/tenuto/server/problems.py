@@ -70,6 +70,12 @@ class RoleProblem(ProblemDetails):
     roles: list[str]
 
 
+class UnreadProblem(ProblemDetails):
+    """... because a stored event cannot be read. `seq`: which one; `after` it the others can be had."""
+
+    seq: int = 0
+
+
 class DecidedProblem(ProblemDetails):
     """... because somebody has decided already: what, by whom and when."""
 
@@ -112,7 +118,10 @@ def of_error(error: TenutoError) -> Response:
     if isinstance(error, StoreError):
         return problem(503, "the store does not answer", **named)
     if isinstance(error, Undecodable):
-        return problem(500, "an event cannot be read by this server's version", **named)
+        which = f"event {error.seq}" if error.seq else "an event"
+        if error.seq:
+            named["seq"] = error.seq
+        return problem(500, f"{which} cannot be read by this server's version", **named)
     return unexpected()
 
 
