@@ -105,7 +105,8 @@ def test_on_postgres_the_peers_run(
 
 def test_what_is_aimed_at_on_postgres(bench: dict[str, ModuleType]) -> None:
     def counted(peer: str, n: int, cpu_s: float, fsyncs: float) -> dict[str, Any]:
-        server = {"fsyncs": fsyncs, "transactions": 200, "wal_bytes": 200_000, "bytes": 150_000}
+        server = {"database": "PostgreSQL 15", "fsyncs": fsyncs, "transactions": 200, "wal_bytes": 2e5}
+        server |= {"bytes": 150_000}
         return row(peer, n=n, cpu_s=cpu_s, **server)
 
     rows = [counted("Tenuto", 10, 0.08, 130), counted("Tenuto", 400, 0.09, 101)]
@@ -124,6 +125,9 @@ def test_what_is_aimed_at_on_postgres(bench: dict[str, ModuleType]) -> None:
         ("100.0", "10.0", True),
     ]
     assert found["client CPU per step at N=10"].best == "DBOS, 5.00 ms"
+    resume = {"workload": "long", "part": "resume", "resume_ms": 12.0, "database": "PostgreSQL 15"}
+    (aim,) = bench["aims"].aims([row("Tenuto", **resume), row("LangGraph", **resume | {"resume_ms": 24.0})])
+    assert (aim.own, aim.ratio, aim.met) == ("12.0 ms", "2.0", True)
 
 
 def test_a_peer_or_a_workload_that_does_not_exist_is_refused(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ class Runner:
         }
         for part, result in make[cell.workload](cell, process):
             named = {"workload": cell.workload, "part": part, "peer": cell.peer.label, "rep": cell.rep}
+            named |= {"database": self.databases.version}
             yield named | {"n": cell.n, "threads": cell.threads, "name": cell.name} | result
 
     def _drive(self, cell: Cell, process: Process, workload: str, path: str, turns: int = 1) -> Row:

@@ -25,6 +25,7 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.version = f"SQLite {sqlite3.sqlite_version}"
 
     def fresh(self, name: str = "run") -> str:
         """Where an empty database of this name may be made; what was there is gone."""
@@ -53,9 +54,6 @@ class Files:
         """What the server did so far for "run": there is no server."""
         return {}
 
-    def version(self) -> str:
-        return f"SQLite {sqlite3.sqlite_version}"
-
     def close(self) -> None:
         for left in self.folder.glob("*.db*"):
             left.unlink()
@@ -75,6 +73,8 @@ class Postgres:
             self._server.__enter__()
         self.folder = self._server.folder
         self._names: set[str] = set()
+        number = str(self._execute("SELECT current_setting('server_version')"))
+        self.version = f"PostgreSQL {number.split(maxsplit=1)[0]}"
 
     def fresh(self, name: str = "run") -> str:
         return self._make(name, "template1")
@@ -97,10 +97,6 @@ class Postgres:
 
     def close(self) -> None:
         self._server.__exit__()
-
-    def version(self) -> str:
-        number = str(self._execute("SELECT current_setting('server_version')"))
-        return f"PostgreSQL {number.split(maxsplit=1)[0]}"
 
     def _make(self, name: str, template: str) -> str:
         self.remove(name)

@@ -80,7 +80,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", default="", metavar="PEERS", help="parts of names, with commas")
     parser.add_argument(
-        "--workload", default=",".join(WORKLOADS), type=_workloads, help=f"some of {', '.join(WORKLOADS)}"
+        "--workload", type=_workloads, help=f"some of {', '.join(WORKLOADS)} (default: those that matter)"
     )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL that is started for it")
     parser.add_argument("--reps", type=int, default=3, help="runs per figure (default 3)")
@@ -168,7 +168,7 @@ def measure(peers: list[Peer], options: argparse.Namespace, results: Results) ->
             if python is not None:
                 pythons[peer.environment] = python
     identities = {peer.label: identity_of(peer) for peer in peers}
-    workloads = [name for name in options.workload if not options.postgres or name in POSTGRES_WORKLOADS]
+    workloads = options.workload or (POSTGRES_WORKLOADS if options.postgres else WORKLOADS)
     plan = cells(peers, sizes, workloads, 1 if options.quick else options.reps)
     plan = [cell for cell in plan if cell.peer.environment in pythons]
     todo = [cell for cell in plan if not results.has(cell, identities[cell.peer.label])]
@@ -178,7 +178,7 @@ def measure(peers: list[Peer], options: argparse.Namespace, results: Results) ->
         return
     others = [n for n in range(os.cpu_count() or 1) if n != options.processor] or [options.processor]
     databases = Postgres(others) if options.postgres else Files(options.keep.resolve())
-    results.add(machine(options.processor, databases.version()))
+    results.add(machine(options.processor, databases.version))
     runner = Runner(databases, Path(sys.executable), sizes, (options.processor, others[0]))
     started = time.monotonic()
     try:

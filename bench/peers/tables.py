@@ -34,8 +34,8 @@ def where(**wanted: Any) -> Callable[[Row], bool]:
 
 
 def on_server(rows: list[Row]) -> bool:
-    """Whether a database server counted what these rows cost it."""
-    return any("transactions" in row for row in rows)
+    """Whether these rows are of a database server, which counts what they cost it."""
+    return any(row.get("database", "").startswith("PostgreSQL") for row in rows)
 
 
 def threads_per_second(row: Row) -> float:
