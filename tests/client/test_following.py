@@ -13,7 +13,7 @@ from tenuto import Client, StoreError, ThreadNotFound, limits
 from tenuto.client.following import _item
 from tenuto.errors import Undecodable
 from tenuto.events import Entry, MessageReceived
-from tenuto.messages import TextDelta
+from tenuto.messages import AttemptFailed, ReplySoFar, TextDelta
 from tenuto.models.sse import EventStream
 from tenuto.stream import Replayed
 
@@ -55,6 +55,7 @@ async def test_what_breaks_off_is_taken_up_behind_the_last_event(rogue, quick):
             entry(4),
             Replayed(4),
             TextDelta("hel"),
+            ReplySoFar(""),
             TextDelta("hello 5"),
             entry(5),
         ]
@@ -67,6 +68,30 @@ async def test_what_breaks_off_is_taken_up_behind_the_last_event(rogue, quick):
         (path, "4"),
     ]
     assert {each.headers["accept"] for each in server.asked} == {"text/event-stream"}
+
+
+async def test_what_was_shown_of_a_reply_is_void_when_its_attempt_failed_meanwhile(rogue, quick):
+    replayed = b'event: replayed\ndata: {"seq":1}\n\n'
+    failed = b'event: attempt_failed\ndata: {"type":"attempt_failed","error":"x","wait_seconds":0}\n\n'
+    so_far = b'event: reply_so_far\ndata: {"type":"reply_so_far","text":"hello"}\n\n'
+    async with rogue(
+        streams(event(1), replayed, delta("stale")),
+        streams(replayed, delta("new")),
+        streams(replayed, so_far),
+        streams(replayed, failed),
+        streams(replayed, event(2), RESTED),
+    ) as (_, client):
+        told = await followed(client)
+    assert told[:-2] == [
+        entry(1),
+        Replayed(1),
+        TextDelta("stale"),
+        ReplySoFar(""),
+        TextDelta("new"),
+        ReplySoFar("hello"),
+    ]
+    assert isinstance(told[-2], AttemptFailed)
+    assert told[-1] == entry(2)
 
 
 async def test_an_event_that_comes_again_is_not_told_again_and_one_left_out_is_asked_for(rogue, quick):

@@ -1,9 +1,11 @@
 """A thread's event stream over HTTP (`tenuto.server.events`), taken up again where it broke off.
 
 Every event comes once and in order: what came already is passed over, and a place that was left out is asked
-for again. Deltas are those of the connection that is open, and can be missed. A connection that brings
-nothing, not even the server's keep-alive, for CLIENT_SILENCE_SECONDS is given up. So many connections in a
-row that brought no event and broke soon are an error: nobody follows a dead server in silence.
+for again. Deltas are those of the connection that is open, and can be missed: what was shown of a reply
+before is void when the next one begins another without telling it so far, and an empty `ReplySoFar` says so.
+A connection that brings nothing, not even the server's keep-alive, for CLIENT_SILENCE_SECONDS is given up. So
+many connections in a row that brought no event and broke soon are an error: nobody follows a dead server in
+silence.
 """
 
 import asyncio
@@ -17,8 +19,8 @@ from tenuto import limits
 from tenuto.client.bodies import entry
 from tenuto.client.transport import Again, Transport, pause_seconds
 from tenuto.errors import ModelError, StoreError
-from tenuto.events import Entry, ThreadId
-from tenuto.messages import Live
+from tenuto.events import Entry, ModelFailed, ModelReplied, ThreadId
+from tenuto.messages import AttemptFailed, Live, ReasoningDelta, ReplySoFar, TextDelta
 from tenuto.models.sse import EventStream, Frame
 from tenuto.stream import Replayed
 
@@ -39,13 +41,17 @@ async def follow(
     """As `Runtime.follow`, over however many connections. Raises `ThreadNotFound`, `StoreError`."""
     loop = asyncio.get_running_loop()
     met, replayed, failures = False, False, 0
+    partial = void = False  # some of a reply was told, and over a connection that is gone
     while True:
         began = heard = loop.time()
         try:
             async with contextlib.aclosing(_connection(transport, thread_id, after, rest, met)) as items:
                 async for item in items:
                     heard = loop.time()
-                    if item is None or (replayed and isinstance(item, Replayed)):
+                    if item is None:
+                        continue
+                    if replayed and isinstance(item, Replayed):
+                        void = partial
                         continue
                     if isinstance(item, Rested):
                         if not replayed:
@@ -54,6 +60,11 @@ async def follow(
                     met, failures = True, 0
                     replayed = replayed or isinstance(item, Replayed)
                     after = item.seq if isinstance(item, Entry) else after
+                    if void and isinstance(item, TextDelta | ReasoningDelta):
+                        # Its attempt failed meanwhile; else the server would have told it so far before.
+                        yield ReplySoFar("")
+                    partial = _is_partial(item, partial)
+                    void = void and partial and not isinstance(item, TextDelta | ReasoningDelta | ReplySoFar)
                     yield item
         except Again as error:
             if heard - began >= limits.KEEP_ALIVE_SECONDS:
@@ -62,6 +73,15 @@ async def follow(
             if failures >= (limits.CLIENT_STREAM_ATTEMPTS if met else limits.CLIENT_ATTEMPTS):
                 raise StoreError(str(error)) from error
             await asyncio.sleep(pause_seconds(failures, error))
+
+
+def _is_partial(item: Item, before: bool) -> bool:
+    if isinstance(item, TextDelta | ReasoningDelta | ReplySoFar):
+        return True
+    ended = isinstance(item, AttemptFailed) or (
+        isinstance(item, Entry) and isinstance(item.event, ModelReplied | ModelFailed)
+    )
+    return before and not ended
 
 
 async def _connection(
