@@ -329,3 +329,13 @@ def test_a_provider_that_is_not_named(bare, shell):
     assert "PROVIDER_URL" in text
     del shell.environment["TENUTO_AGENT"]
     assert of(findings(shell), "provider")[0][0] == "warning"
+
+
+def test_that_it_does_not_look_at_the_server_that_is_named_is_said(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert of(findings(shell), "server") == []
+    monkeypatch.setitem(shell.environment, "TENUTO_URL", "http://127.0.0.1:9")
+    ((level, text),) = of(findings(shell), "server")
+    assert level == "warning"
+    assert "TENUTO_URL names a server" in text

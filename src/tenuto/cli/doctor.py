@@ -59,6 +59,11 @@ async def _examine(database: str, agent: str | None) -> AsyncIterator[Finding]:
         for finding in _database(str(path)):
             yield finding
     agents: list[Agent] = []
+    if os.environ.get("TENUTO_URL"):
+        text = "TENUTO_URL names a server, and this is not about it but about the database here"
+        yield Finding(
+            "server", "warning", text, "run it where that server runs, with the server's --database"
+        )
     for finding in _agents(agent, agents):
         yield finding
     async for finding in _provider(agents):
