@@ -51,6 +51,20 @@ def test_the_page_has_the_limits_that_there_are():
         assert hasattr(limits, name), name
 
 
+async def test_metadata_is_asked_for_by_so_many_texts_and_no_more(place):
+    for more, status in ((0, 200), (1, 422)):
+        asked = {f"metadata[key{n}]": "x" for n in range(limits.MAX_METADATA_FILTERS + more)}
+        answer = await place.client.get("/v1/threads", params=asked, headers=APPROVER)
+        assert answer.status_code == status
+
+
+async def test_a_key_is_so_long_and_no_longer(place):
+    for more, status in ((0, 201), (1, 400)):
+        headers = APPROVER | {"Idempotency-Key": "k" * (limits.MAX_KEY_CHARACTERS + more)}
+        answer = await place.client.post("/v1/threads", json={"message": "refund"}, headers=headers)
+        assert answer.status_code == status
+
+
 @pytest.mark.parametrize(
     ("field", "most"),
     [
