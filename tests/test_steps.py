@@ -1,9 +1,12 @@
 """The rules, one by one: a state, a time, and the one thing to do."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.test_thread import folded
 
 from tenuto.events import (
@@ -36,6 +39,7 @@ from tenuto.steps import (
     Settle,
     StopCalls,
     Wait,
+    _clock,
     next_step,
 )
 
@@ -216,3 +220,12 @@ def test_a_cancel_goes_before_everything() -> None:
 
 def test_a_model_that_stays_down_fails_the_thread() -> None:
     assert next_step(after(ModelFailed(1, "down")), NOW) == Finish(ThreadFailed("down"))
+
+
+@given(st.integers(0, 253_402_300_799_999))
+@example(951_782_400_000)  # 29 February 2000
+@example(1_709_251_199_999)
+@example(4_107_542_400_000)  # 1 March 2100, after no leap day
+def test_the_time_of_a_call_in_doubt_has_its_date(at_ms: int) -> None:
+    expected = datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    assert _clock(at_ms) == expected

@@ -321,9 +321,17 @@ def said_of(call: CallState) -> str:
 
 
 def _clock(at_ms: int) -> str:
-    """The time of day of `at_ms`, UTC, for people."""
-    seconds = at_ms // 1000 % 86_400
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
+    """The date and time of `at_ms`, UTC, for people: a review may be read days later. `civil_from_days` of
+    Howard Hinnant's chrono-Compatible Low-Level Date Algorithms: its years begin with March.
+    """
+    days, seconds = divmod(at_ms // 1000, 86_400)
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5 - 1
+    date = f"{year + 400 * era + (month > 9):04}-{month + (3 if month < 10 else -9):02}-{day:02}"
+    return f"{date} {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
 
 
 def _question(state: ThreadState) -> InterruptRaised:

@@ -142,7 +142,8 @@ async def test_a_call_in_doubt_is_one_visible_question(
     (review,) = await stand.pending()
     assert (review["kind"], review["name"], review["arguments"]) == ("review", "pay", {"order_id": "17"})
     assert re.search(
-        r"\w+\(\{.*\}\) was started \d\d:\d\d:\d\d UTC by worker \S+ and its outcome", review["prompt"]
+        r"\w+\(\{.*\}\) was started \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC by worker \S+ and its outcome",
+        review["prompt"],
     )
     assert "its outcome is unknown" in review["prompt"]
     assert [each["id"] for each in state["interrupts"]] == [review["id"]]
