@@ -79,6 +79,10 @@ def test_a_thread_runs_there_and_is_decided_from_here(far):
     (decision,) = far.events(thread, "interrupt_resolved")
     assert decision["event"]["by"].startswith("Zoë via ")
     assert far("verify", thread[:12]) == "1 of 1 threads are as they were written\n"
+    found = json.loads(far("verify", thread[:12], "--json"))
+    report = found["threads"][0]
+    assert (found["strays"], report["id"], report["ok"]) == ([], thread, True)
+    assert f"{thread} {report['checked']} {report['head_hash']}\n" == far("verify", thread, "--heads")
     assert not far.database.exists()
 
 
@@ -92,6 +96,7 @@ def test_what_is_shown_is_what_the_database_shows(far):
         ["export", thread],
         ["follow", thread, "--jsonl", "--until", "rest"],
         ["verify", "--all", "--heads"],
+        ["verify", "--all", "--json"],
     ):
         assert far(*command) == far.near(*command), command
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", far("show", thread))

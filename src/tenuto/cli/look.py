@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from tenuto.chain import ChainReport
 from tenuto.cli.find import AnyRuntime, all_interrupts, all_stored, all_threads, find_thread, opened
 from tenuto.cli.lines import plain
@@ -134,7 +136,7 @@ def _shown(row: ThreadRow, unread: Undecodable | None) -> None:
         raise Undecodable(f"{unread}; `tenuto verify {row.id}` tells more") from unread
 
 
-async def verify(target: Target, thread: str | None, heads: bool) -> int:
+async def verify(target: Target, thread: str | None, *, heads: bool, as_json: bool) -> int:
     """Check one thread's hash chain, or all; the exit code."""
     reports: dict[ThreadId, ChainReport] = {}
     strays: list[str] = []
@@ -160,9 +162,15 @@ async def verify(target: Target, thread: str | None, heads: bool) -> int:
         complain(f"thread {thread_id}: event {report.first_bad_seq}: {report.reason}")
     for stray in strays:
         complain(stray)
-    if not heads:
+    if as_json:
+        found = [
+            {"id": id, **msgspec.structs.asdict(report), "head_hash": report.head_hash.hex()}
+            for id, report in reports.items()
+        ]
+        print_json({"threads": found, "strays": strays})
+    elif not heads:
         console().print(f"{len(ids) - len(bad)} of {len(ids)} threads are as they were written")
-    for thread_id, report in reports.items() if heads else ():
+    for thread_id, report in reports.items() if heads and not as_json else ():
         if report.ok:
             console().print(f"{thread_id} {report.checked} {report.head_hash.hex()}")
     return 1 if bad or strays else 0

@@ -136,6 +136,7 @@ def verify(
     ] = False,
     database: Database = DATABASE,
     url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check that logs are as they were written.
 
@@ -145,7 +146,7 @@ def verify(
 
     if (thread is None) is not every:
         raise typer.BadParameter("name a thread or say --all", param_hint="THREAD")
-    raise typer.Exit(asyncio.run(verify_threads(target_of(context), thread, heads)))
+    raise typer.Exit(asyncio.run(verify_threads(target_of(context), thread, heads=heads, as_json=as_json)))
 
 
 @commands.command(epilog="Example: tenuto fleet --watch")
