@@ -113,7 +113,8 @@ def test_killed_inside_the_refund_a_person_reviews_it(desk, orders, decision, ou
     thread = killed_inside_the_refund(desk, orders)
     # No worker has looked yet: the inbox has no item to decide, and says what may have happened.
     may_have = re.compile(
-        rf"thread {thread}, call s\d+c\d+: refund_order\({{.*}}\) was started \d\d:\d\d:\d\d UTC"
+        rf"thread {thread}, call s\d+c\d+: refund_order\({{.*}}\)"
+        r" was started \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
         r" by worker w\S+ and has no result: it may have happened"
     )
     with desk.popen("inbox", "--json") as process:

@@ -128,7 +128,12 @@ async def test_a_known_run_is_counted_exactly(tmp_path: Path) -> None:
         for row in (first, second):
             state = await runtime.wait(row.thread_id)
             assert state.status == "completed"
-        seen = await scrape(client)
+        # The log tells it first, and whoever wrote it counts then.
+        async with asyncio.timeout(10):
+            ended = 0.0
+            while ended != 6:
+                seen = await scrape(client)
+                ended = seen.get_value("threads_ended_total", agent="ops", outcome="completed")
 
     assert seen.get_value("threads_started_total", agent="ops") == 9
     # look, look, shaky, fail, and the two that were decided; vanish waits for a review.
