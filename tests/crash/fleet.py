@@ -24,6 +24,7 @@ from tenuto.cli.processes import ProcessFailed
 from tenuto.testing.postgres import PostgresServer
 
 AT_A_TIME = 24  # requests of ours
+STUCK_SECONDS = 120  # far longer than a lease
 LOOK_SECONDS = 0.1
 # Half of what is connected at this moment, but for who asks.
 CUT = """
@@ -148,21 +149,30 @@ class Fleet(Stand):
         """Take the time from each kill to the moment when another worker has the thread."""
         while self.at_work or self._left:
             named = ", ".join(f"'{thread}'" for thread, _ in self._left)
-            rows = (
-                await self.log.query(f"SELECT id, epoch FROM threads WHERE id IN ({named})") if named else []
-            )
+            asked = f"SELECT id, epoch, status FROM threads WHERE id IN ({named})"
+            rows = await self.log.query(asked) if named else []
             now = time.monotonic()
-            for thread, epoch in rows:
-                for held in [held for held in self._left if held[0] == thread and held[1] < epoch]:
-                    self.figures.continued_seconds.append(now - self._left.pop(held))
+            for thread, epoch, status in rows:
+                for held in [held for held in self._left if held[0] == thread]:
+                    if held[1] < epoch:
+                        self.figures.continued_seconds.append(now - self._left.pop(held))
+                    elif status != "running":
+                        # The last commit of the killed worker, under way when it was looked for.
+                        del self._left[held]
             await asyncio.sleep(LOOK_SECONDS / 2)
 
     async def rest(self, threads: int, during: float = 1.0) -> int:
         """Wait until so many threads have ended or wait for a review, at least this share of them."""
+        most, since = 0, time.monotonic()
         while True:
             for (resting,) in await self.log.query(f"SELECT count(*) FROM threads WHERE status IN {RESTING}"):
                 if resting >= threads * during:
                     return int(resting)
+                if resting > most:
+                    most, since = resting, time.monotonic()
+            if time.monotonic() - since > STUCK_SECONDS:
+                stuck = await self.log.query(f"SELECT * FROM threads WHERE status NOT IN {RESTING} LIMIT 5")
+                raise AssertionError(f"{most} of {threads} rest, and no more come; others are {stuck}")
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _pause(self, seconds: float) -> None:
