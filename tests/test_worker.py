@@ -12,9 +12,12 @@ from tests.loop.world import Ledger, at_work, counting, held, rest, until
 
 from tenuto import Agent, ConfigurationError, Runtime, Settings, StoreError, ThreadState, limits, tool
 from tenuto.clock import FakeClock
+from tenuto.errors import LeaseLost
 from tenuto.events import MessageReceived, ThreadId
 from tenuto.messages import Request
 from tenuto.models.scripted import ScriptedModel, call
+from tenuto.rows import Claim
+from tenuto.store.base import Store
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -199,6 +202,32 @@ async def test_one_poisoned_thread_does_not_hold_up_the_others(monkeypatch: pyte
         assert len(state.interrupts) == 1
         await runtime.cancel(broken, by="ana")
         assert (await until(runtime, broken, "cancelled")).interrupts == []
+
+
+async def test_a_suspect_that_cannot_be_given_back_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(limits, "SUSPECT_DEATHS", 0)  # so is every thread
+    agent, database = Agent("ops"), f"sqlite:///{tmp_path}/tenuto.db"
+    async with Runtime([agent], database, settings=Settings(worker=False)) as runtime:
+        threads = [await runtime.start("ops", "go") for _ in range(3)]
+    refused: list[str] = []
+
+    async def releasing(self: Store, claim: Claim, **options: Any) -> bool:
+        if claim.thread_id not in refused and options["status"] == "running":
+            refused.append(claim.thread_id)
+            raise LeaseLost("another worker has it")
+        return await release(self, claim, **options)
+
+    release = Store.release
+    monkeypatch.setattr(Store, "release", releasing)
+    async with Runtime(
+        [agent], database, model=ScriptedModel(lambda _: "done"), settings=Settings(lease_seconds=0.5)
+    ) as runtime:
+        for thread in threads:
+            assert (await rest(runtime, thread)).answer == "done"
+    assert len(refused) == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])

@@ -209,7 +209,7 @@ class Worker:
             if claim is chosen:
                 continue
             wake_at_ms = self._store.now_ms() + limits.SUSPECT_WAIT_MS * claim.deaths
-            with contextlib.suppress(StoreError):  # its lease ends by itself
+            with contextlib.suppress(TenutoError):  # its lease ends by itself, or has
                 released = await self._store.release(
                     claim, seen_seq=claim.head_seq, wake_at_ms=wake_at_ms, status="running"
                 )

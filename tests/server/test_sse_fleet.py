@@ -96,13 +96,15 @@ class Client:
         assert (LONG if self.text.startswith("0123") else SAID).startswith(self.text)
 
 
-async def test_clients_move_between_servers_while_a_worker_elsewhere_runs_the_thread(
-    postgres_url: str,
-) -> None:
+@contextlib.asynccontextmanager
+async def two_servers_and_a_worker(
+    database: str,
+) -> AsyncIterator[tuple[contextlib.AsyncExitStack, str, str]]:
+    """Each a process; what the tests add to their stack is ended before them."""
     async with ScriptedProvider(script) as provider, contextlib.AsyncExitStack() as fleet:
         environment = {
             "PATH": os.environ["PATH"],
-            "TENUTO_DATABASE": postgres_url,
+            "TENUTO_DATABASE": database,
             "PROVIDER_URL": provider.url,
             "PROVIDER_MODEL": "scripted",
             "TENUTO_LOG_LEVEL": "warning",
@@ -112,6 +114,13 @@ async def test_clients_move_between_servers_while_a_worker_elsewhere_runs_the_th
         lines = [await fleet.enter_async_context(process(environment, *serve)) for _ in range(2)]
         first, second = (line.rpartition(" ")[2] for line in lines)
         await fleet.enter_async_context(process(environment, "worker", agent))
+        yield fleet, first, second
+
+
+async def test_clients_move_between_servers_while_a_worker_elsewhere_runs_the_thread(
+    postgres_url: str,
+) -> None:
+    async with two_servers_and_a_worker(postgres_url) as (_, first, second):
         async with httpx2.AsyncClient(base_url=first, timeout=40) as client:
             thread = (await client.post("/v1/threads", json={"message": "work"})).json()["id"]
         moving, staying = Client(), Client()
@@ -150,19 +159,7 @@ def stuck(url: str, thread: str) -> socket.socket:
 
 async def test_clients_that_read_nothing_slow_no_worker_of_the_fleet(postgres_url: str) -> None:
     """The same turn, followed by nobody, and by many who are stuck and one at another server who reads."""
-    async with ScriptedProvider(script) as provider, contextlib.AsyncExitStack() as fleet:
-        environment = {
-            "PATH": os.environ["PATH"],
-            "TENUTO_DATABASE": postgres_url,
-            "PROVIDER_URL": provider.url,
-            "PROVIDER_MODEL": "scripted",
-            "TENUTO_LOG_LEVEL": "warning",
-        }
-        agent = "tests.server.working:agent"
-        serve = ("serve", agent, "--no-worker", "--port", "0")
-        lines = [await fleet.enter_async_context(process(environment, *serve)) for _ in range(2)]
-        first, second = (line.rpartition(" ")[2] for line in lines)
-        await fleet.enter_async_context(process(environment, "worker", agent))
+    async with two_servers_and_a_worker(postgres_url) as (fleet, first, second):
         client = await fleet.enter_async_context(httpx2.AsyncClient(base_url=first, timeout=40))
 
         async def turn(thread: str, count: int) -> float:
