@@ -13,7 +13,7 @@ from tests.loop.world import Ledger, at_work, counting, held, rest, until
 from tenuto import Agent, ConfigurationError, Runtime, Settings, StoreError, ThreadState, limits, tool
 from tenuto.clock import FakeClock
 from tenuto.errors import LeaseLost
-from tenuto.events import MessageReceived, ThreadId
+from tenuto.events import CallFinished, MessageReceived, ThreadId
 from tenuto.messages import Request
 from tenuto.models.scripted import ScriptedModel, call
 from tenuto.rows import Claim
@@ -134,6 +134,44 @@ async def test_a_body_that_stood_in_the_way_past_the_lease_lets_no_other_begin()
         await _until(lambda: bool(model.requests) and not runtime.worker._holders)
         assert not ledger
         assert [call.phase for call in (await runtime.state(thread)).calls] == ["started", "started"]
+
+
+async def test_what_it_learns_of_a_lost_lease_while_it_records_stops_its_calls_at_once() -> None:
+    """Recorded in time; the answer comes when the lease is over and another worker has the thread."""
+    clock, stopped, recorded = FakeClock(), asyncio.Event(), list[str]()
+
+    @tool(effect="once")
+    async def last() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    @tool(effect="idempotent")
+    async def end() -> str:
+        await asyncio.sleep(0.01)
+        return "done"
+
+    agent, model = Agent("ops", tools=[last, end]), ScriptedModel([[call("last"), call("end")]])
+    async with Runtime([agent], "sqlite://:memory:", model=model, clock=clock) as runtime:
+        append = runtime.store.append
+
+        async def appending(thread_id: ThreadId, events: Any, **options: Any) -> Any:
+            done = await append(thread_id, events, **options)
+            if isinstance(events[0], CallFinished):
+                clock.elapsed_seconds += limits.LEASE_SECONDS
+                recorded.append(events[0].text)
+            return done
+
+        async def renewing(*_: Any, **__: Any) -> dict[ThreadId, int]:
+            return {}
+
+        runtime.store.append = appending  # type: ignore[method-assign]  # what it says comes late
+        runtime.store.renew = renewing  # type: ignore[method-assign]  # another worker has the thread
+        await runtime.start("ops", "go")
+        async with asyncio.timeout(limits.LEASE_SECONDS / 4):  # sooner than the next renewal
+            await stopped.wait()
+    assert recorded == ["done"]
 
 
 async def test_a_store_that_fails_for_a_while_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

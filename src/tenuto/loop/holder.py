@@ -200,14 +200,20 @@ class Holder:
         return True
 
     async def _keep_lease(self) -> None:
-        """A lease that ended while the store was away goes on, if nobody has taken the thread since."""
+        """A lease that ended while the store was away goes on, if nobody has taken the thread since. Raises
+        `LeaseLost`.
+        """
         asked_at = self.around.clock.monotonic()
+        heads: dict[ThreadId, int] | None = None
         with contextlib.suppress(StoreError):
             heads = await self.store.renew(
                 self.around.owner, [self.claim], lease_seconds=self.around.lease_seconds
             )
-            if self.thread_id in heads:
-                self.renewed(asked_at, heads[self.thread_id])
+        if heads is None:
+            return
+        if self.thread_id not in heads:
+            raise LeaseLost(f"another worker has thread {self.thread_id} now")
+        self.renewed(asked_at, heads[self.thread_id])
 
     def start(self, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
         """Run a call beside the loop; it reports by `finish`."""
