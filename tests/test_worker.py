@@ -83,7 +83,7 @@ def test_a_limit_is_of_an_agent_that_runs_here(limit: dict[str, int]) -> None:
 
 async def test_a_lease_is_renewed_for_as_long_as_a_call_runs(tmp_path: Path) -> None:
     ledger, other = Ledger(), Ledger()
-    options: Any = {"database": f"sqlite:///{tmp_path}/t.db", "lease": 0.3}
+    options: Any = {"database": f"sqlite:///{tmp_path}/t.db", "lease": 1.0}
     async with at_work([held(ledger, "pay", "once")], [call("pay"), "done"], **options) as one:
         thread = await one.start("ops", "go")
         await ledger.entered.wait()
@@ -96,7 +96,7 @@ async def test_a_lease_is_renewed_for_as_long_as_a_call_runs(tmp_path: Path) -> 
 
         one.store.renew = renewing  # type: ignore[method-assign]  # counted
         async with at_work([held(other, "pay", "once")], [], **options):
-            await _until(lambda: len(renewals) >= 6)  # a tenth of a second each: two leases
+            await _until(lambda: len(renewals) >= 4)  # a third of a lease each
             assert not other
             ledger.go.set()
             assert (await rest(one, thread)).answer == "done"

@@ -22,6 +22,7 @@ from tenuto.store.postgres import PostgresStore
 from tenuto.testing.postgres import PostgresServer, execute
 from tenuto.testing.store_contract.cases import LEASE, MESSAGE, approved, held, refused, started, waiting
 
+LEASE_MS = round(limits.LEASE_SECONDS * 1000)
 WAITING_BATCHES = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%tenuto_batch%'"
 
 
@@ -192,12 +193,10 @@ async def test_a_silent_worker_is_dead_when_its_lease_would_be(
     (row,) = await store.workers()
     assert (row.owner, row.pid, row.agents) == ("worker-2", os.getpid(), ("ops",))
     assert row.host
-    assert execute(postgres_url, "SELECT alive_until - started_at FROM workers") == [
-        (limits.LEASE_SECONDS * 1000,)
-    ]
+    assert execute(postgres_url, "SELECT alive_until - started_at FROM workers") == [(LEASE_MS,)]
     # As if it had been silent for that long.
     other._owners.clear()
-    execute(postgres_url, "UPDATE workers SET alive_until = alive_until - 15000")
+    execute(postgres_url, f"UPDATE workers SET alive_until = alive_until - {LEASE_MS}")
     assert await store.workers() == []
     await store.register("worker-2", ["more"])
     assert [row.agents for row in await other.workers()] == [("more",)]
@@ -208,10 +207,10 @@ async def test_a_store_says_again_and_again_that_its_workers_live(
     store: PostgresStore, postgres_url: str
 ) -> None:
     await store.register("worker-1", ["ops"])
-    execute(postgres_url, "UPDATE workers SET alive_until = alive_until - 14000")
+    execute(postgres_url, f"UPDATE workers SET alive_until = alive_until - {LEASE_MS - 1000}")
     await store._look()
     ((left,),) = execute(postgres_url, "SELECT alive_until - tenuto_now() FROM workers")
-    assert left > 10_000
+    assert left > LEASE_MS / 2
 
 
 async def test_closing_gives_back_what_the_worker_held(store: PostgresStore, postgres_url: str) -> None:

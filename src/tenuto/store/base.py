@@ -143,21 +143,22 @@ class Store(ABC):
     async def read(self, thread_id: ThreadId, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Events with seq > after, in order. Raises `ThreadNotFound`, `Undecodable`."""
         found = await self._log("events", thread_id, after, limit)
-        return [Entry(seq, at, values.decode_event(thread_id, seq, v, body)) for seq, v, at, body in found]
+        return [Entry(seq, at, values.decode_event(thread_id, seq, v, body)) for _, seq, v, at, body in found]
 
     async def stored(self, thread_id: ThreadId, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
         """The same, undecoded. Raises `ThreadNotFound`."""
-        return [values.to_stored(*row) for row in await self._log("stored", thread_id, after, _page(limit))]
+        rows = await self._log("stored", thread_id, after, _page(limit))
+        return [values.to_stored(*row[1:]) for row in rows]
 
     async def _log(
         self, query: str, thread_id: ThreadId, after: int, limit: int | None
     ) -> list[Sequence[Any]]:
-        """Rows without the head; that no event is missing among them is checked here."""
+        """Rows that begin with the head and the seq; that no event is missing among them is checked here."""
         rows = await self._fetch(query, thread_id, after, LATEST if limit is None else limit)
         if not rows and limit != 0:
             raise ThreadNotFound(f"there is no thread {thread_id}")
-        found = [row[1:] for row in rows if row[1] is not None]
-        missing = next((place for place, row in enumerate(found, after + 1) if row[0] != place), None)
+        found = [row for row in rows if row[1] is not None]
+        missing = next((place for place, row in enumerate(found, after + 1) if row[1] != place), None)
         last = after + len(found)
         if missing is None and rows and last < rows[0][0] and (limit is None or len(found) < limit):
             missing = last + 1
