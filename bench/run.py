@@ -1,6 +1,6 @@
 """What a durable step costs, beside raw SQLite doing the least that could be called durable.
 
-    ./dev bench [--quick] [--repeat N] [--flow | --streams | --postgres]
+    ./dev bench [--quick] [--repeat N] [--flow | --streams | --postgres | --fleet]
 
 A step is one model reply (about 100 bytes) and one tool result (about 500 bytes). The model and the tool are
 functions in the process, so that what is measured is Tenuto and its database; since such a read ends at once,
@@ -40,6 +40,9 @@ def main() -> None:
         "--streams", action="store_true", help="only the event streams: 1,000 subscribers of a server"
     )
     parser.add_argument("--postgres", action="store_true", help="only the step on PostgreSQL")
+    parser.add_argument(
+        "--fleet", action="store_true", help="only workers on PostgreSQL: growth, latencies, recovery"
+    )
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=100, help=argparse.SUPPRESS)
@@ -48,12 +51,10 @@ def main() -> None:
         print(json.dumps(CASES[options.case](options.threads, options.steps)))
         return
     repeat = 1 if options.quick else options.repeat
-    if options.streams:
-        _also("streams.py", quick=options.quick)
-        return
-    if options.postgres:
-        _also("postgres.py", quick=options.quick)
-        return
+    for alone in ("streams", "postgres", "fleet"):
+        if getattr(options, alone):
+            _also(f"{alone}.py", quick=options.quick)
+            return
     if not options.flow:
         _report(repeat, quick=options.quick)
         _also("postgres.py", quick=options.quick)
