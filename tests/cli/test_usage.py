@@ -198,13 +198,28 @@ def test_both_entry_points_are_the_same(shell):
     assert output == shell("--help")
 
 
-def test_a_reader_that_has_seen_enough_is_told_nothing(shell):
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_reader_that_has_seen_enough_is_told_nothing(shell, form):
     shell("run", "-", stdin="hello " + "x" * 200_000)
     thread = shell.json("threads", "--json")[0]["id"]
-    with shell.popen("show", thread) as process:
+    with shell.popen("show", thread, "--format", form) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.read(10)
         process.stdout.close()
         assert process.wait(20) == 1
         assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    "command", ["show THREAD --json", "export THREAD", "follow THREAD --jsonl --until rest"]
+)
+def test_a_stream_that_the_caller_closed_is_nobody_who_reads(shell, command):
+    thread = shell.started("hello")
+    closed = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-m", "tenuto"]
+    arguments = command.replace("THREAD", thread).split()
+    done = subprocess.run(
+        closed + arguments, cwd=ROOT, env=shell.environment, stderr=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stderr == ""
+    shell("verify", thread)  # what was printed is not in the database's file

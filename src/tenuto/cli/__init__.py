@@ -24,6 +24,7 @@ import sys
 
 def main() -> None:
     """The entry point of `tenuto`. Leaves by SystemExit."""
+    _open_streams()  # first: what is opened before would get the number of a stream
     from tenuto.cli.app import app
     from tenuto.cli.terminal import complain
     from tenuto.errors import TenutoError
@@ -44,3 +45,12 @@ def main() -> None:
         known = isinstance(error, TenutoError | OSError)
         complain(str(error) if known else f"{error!r}; this is a bug, and TENUTO_DEBUG=1 shows where")
         sys.exit(1)
+
+
+def _open_streams() -> None:
+    """Let a standard stream that the caller closed (`>&-`) be one that nobody writes or reads."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free number is that of the closed stream, so that no database or socket gets it.
+            file = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(file, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - to the end
