@@ -1,7 +1,9 @@
 """docs/http.md says what there is: its routes with their roles, and its limits, each met at its edge."""
 
+import asyncio
 import re
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.server.conftest import APPROVER
@@ -130,27 +132,58 @@ async def test_tokens_at_their_edge(place, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
+    ("method", "path", "status", "allowed"),
     [
-        ("GET", "/", 404),
-        ("GET", "/v1", 404),
-        ("GET", "/v1/threads/", 404),
-        ("PUT", "/v1/threads", 405),
-        ("HEAD", "/v1/threads", 405),
-        ("OPTIONS", "/v1/interrupts", 405),
-        ("POST", "/healthz", 405),
-        ("TRACE", "/v1/threads", 405),
+        ("GET", "/", 404, None),
+        ("GET", "/v1", 404, None),
+        ("GET", "/v1/threads/", 404, None),
+        ("PUT", "/v1/threads", 405, "GET, HEAD, POST"),
+        ("DELETE", f"/v1/threads/{uuid4()}", 405, "GET, HEAD"),
+        ("HEAD", f"/v1/threads/{uuid4()}/messages", 405, "POST"),
+        ("OPTIONS", "/v1/interrupts", 405, "GET, HEAD"),
+        ("GET", "/v1/tokens/ci", 405, "DELETE"),
+        ("PATCH", "/v1/tokens", 405, "GET, HEAD, POST"),
+        ("POST", "/healthz", 405, "GET, HEAD"),
+        ("POST", "/openapi.json", 405, "GET, HEAD"),
+        ("TRACE", "/v1/threads", 405, "GET, HEAD, POST"),
     ],
 )
-async def test_what_the_framework_refuses_is_a_problem_too(serving, method, path, status):
+async def test_what_the_framework_refuses_is_a_problem_too(serving, method, path, status, allowed):
     async with serving(Access("s3cret", "token")) as place:
         response = await place.client.request(method, path)
         assert response.status_code == status
         assert response.headers["content-type"] == "application/problem+json"
         if method != "HEAD":
             is_problem(response, status)
-        if status == 405:
-            assert response.headers["allow"]
+        assert response.headers.get("allow") == allowed
+
+
+async def test_head_is_answered_as_get_without_the_body(place):
+    thread = (await place.client.post("/v1/threads", json={"message": "hello"})).json()["id"]
+    await place.runtime.wait(thread)
+    events = f"/v1/threads/{thread}/events"
+    paths = ["/v1/threads", f"/v1/threads/{thread}", events, f"/v1/threads/{thread}/export", "/v1/interrupts"]
+    paths += [
+        "/v1/workers",
+        f"/v1/threads/{uuid4()}",
+        "/v1/threads?cursor=1",
+        "/v1/tokens",
+        "/healthz",
+        "/readyz",
+    ]
+    paths += ["/openapi.json", f"{events}?stream=true&until=rest"]
+    for path in paths:
+        got = await place.client.get(path)
+        response = await place.client.head(path)
+        assert (response.status_code, response.content) == (got.status_code, b""), path
+        for name in ("content-type", "content-length", "www-authenticate", "cache-control"):
+            assert response.headers.get(name) == got.headers.get(name), path
+    # One without an end leaves nothing open, and the connection to whoever asks next.
+    async with asyncio.timeout(5):
+        stream = await place.client.head(f"{events}?stream=true")
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert (await place.client.get("/healthz")).status_code == 200
+    assert place.runtime.hub.followers == 0
 
 
 async def test_any_media_type_is_read_as_json_and_answered_as_json(place):

@@ -81,7 +81,9 @@ async def test_a_stuck_reader_is_dropped_on_any_server(monkeypatch, takes):
             await never()
 
     streams, source = Streams(asyncio.Event()), Counted()
-    await asyncio.wait_for(Stream(streams, source, "text/plain")({"type": "http"}, never, send), 10)
+    await asyncio.wait_for(
+        Stream(streams, source, "text/plain")({"type": "http", "method": "GET"}, never, send), 10
+    )
     assert source.closed
     assert len(streams) == 0
     assert [message.get("body") for message in said[1:]] == [b"%d\n" % n for n in range(1, takes + 1)]
@@ -94,7 +96,9 @@ async def test_a_stuck_reader_is_dropped_on_any_server(monkeypatch, takes):
 async def test_a_request_that_is_cancelled_stays_cancelled(monkeypatch):
     source, streams = Counted(), Streams(asyncio.Event())
     serving = asyncio.create_task(
-        Stream(streams, source, "text/plain")({"type": "http"}, never, lambda message: never())
+        Stream(streams, source, "text/plain")(
+            {"type": "http", "method": "GET"}, never, lambda message: never()
+        )
     )
     await asyncio.sleep(0.01)
     serving.cancel()

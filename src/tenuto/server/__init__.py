@@ -16,6 +16,7 @@ shapes      the bodies of /v1, in and out; contract_shapes those of the contract
 described   all of it as OpenAPI; docs shows it
 streaming   answers that go on, at the pace of their reader
 waiting     answers that are put off until a thread rests
+heads       HEAD beside GET, and which methods a path has
 problems    what goes wrong, as problem details
 probes      /healthz and /readyz, for orchestrators
 app         all of it as one FastAPI application, for those who mount it themselves

@@ -14,6 +14,7 @@ from tenuto.observe import Observe
 from tenuto.runtime import Runtime
 from tenuto.server.callers import Callers, caller_of
 from tenuto.server.described import problems
+from tenuto.server.heads import add_head
 from tenuto.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def _add_metrics(app: FastAPI, runtime: Runtime, metrics: "Metrics", callers: Ca
             "content": {"text/plain": text, "application/openmetrics-text": text},
         }
     }
+    needed = [callers.needing("read")]
     app.add_api_route(
         "/metrics",
         get_metrics,
@@ -55,9 +57,10 @@ def _add_metrics(app: FastAPI, runtime: Runtime, metrics: "Metrics", callers: Ca
         response_model=None,
         operation_id="get_metrics",
         tags=["probes"],
-        dependencies=[callers.needing("read")],
+        dependencies=needed,
         responses=answers | problems(401, 403, 500, 503),
     )
+    add_head(app, "/metrics", get_metrics, needed)
 
 
 class Observed:

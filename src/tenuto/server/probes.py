@@ -10,6 +10,7 @@ from tenuto import limits
 from tenuto.errors import StoreError
 from tenuto.runtime import Runtime
 from tenuto.server.described import problems
+from tenuto.server.heads import add_head
 from tenuto.server.problems import encoded, logger, problem
 
 PROBES: Final = ("/healthz", "/readyz")
@@ -30,6 +31,8 @@ def add_probes(app: FastAPI, runtime: Runtime, stopping: asyncio.Event) -> None:
         """Does this process live? A database that is gone is no reason to restart it: see /readyz."""
         return encoded(200, {"status": "ok"})
 
+    add_head(app, "/healthz", healthz)
+
     @app.get(
         "/readyz",
         operation_id="get_readiness",
@@ -49,3 +52,5 @@ def add_probes(app: FastAPI, runtime: Runtime, stopping: asyncio.Event) -> None:
             logger.warning("not ready: the store does not answer: %s", error)
             return problem(503, "the store does not answer")
         return encoded(200, {"status": "ok"})
+
+    add_head(app, "/readyz", readyz)

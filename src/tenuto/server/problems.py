@@ -27,6 +27,7 @@ from tenuto.errors import (
     Undecodable,
     UnknownAgent,
 )
+from tenuto.server.heads import allowed
 
 logger = logging.getLogger("tenuto.server")
 
@@ -143,7 +144,10 @@ def add_handlers(app: FastAPI) -> None:
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = allowed(request)  # the framework names those of one route of the path
+        return problem(error.status_code, str(error.detail), headers)
 
     async def parameters(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -115,7 +115,8 @@ class Stream(Response):
 
     The body is ended only after all that there was to say, or at the server's stop. When something cannot be
     had, or nothing is taken for STREAM_WRITE_SECONDS, the connection is broken off: nobody takes a part for
-    the whole. 503 when too many are open. However it ends, the source is closed before this returns.
+    the whole. 503 when too many are open; HEAD begins no body. However it ends, the source is closed before
+    this returns.
     """
 
     def __init__(self, streams: Streams, source: Source, media_type: str, idle: bytes = b"") -> None:
@@ -140,6 +141,9 @@ class Stream(Response):
             if self._streams.full:
                 later = {"Retry-After": str(limits.STREAM_LATER_SECONDS)}
                 await problem(503, "too many streams are open here", later)(scope, receive, send)
+            elif scope["method"] == "HEAD":
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b""})
             else:
                 await self._carry(receive, send)
         finally:
