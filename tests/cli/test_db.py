@@ -130,3 +130,15 @@ def test_a_damaged_thread_stops_it_before_anything_is_deleted(aged, tmp_path: Pa
     assert "nothing was deleted" in told
     assert list((tmp_path / "archive").iterdir()) == []
     assert shell.json("threads", "--json") == before
+
+
+@pytest.mark.parametrize("command", ["db status", "db upgrade", "db prune --days 1 --yes", "doctor"])
+def test_no_database_is_guessed_while_a_server_is_named(shell, command):
+    database = shell.environment.pop("TENUTO_DATABASE")
+    shell.environment["TENUTO_URL"] = "http://127.0.0.1:9"
+    words = " ".join(shell(*command.split(), code=2).replace("│", " ").split())
+    assert "TENUTO_URL names a server, and this command works on a database alone: say which" in words
+    assert "--database" in words
+    by_option = shell("db", "status", "--database", database)
+    shell.environment["TENUTO_DATABASE"] = database
+    assert by_option == shell("db", "status")

@@ -1,6 +1,7 @@
 """The options that commands share, each checked when it is read: before anything is loaded or touched."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,15 @@ def _database(url: str | None) -> str | None:
     except ConfigurationError as error:
         raise typer.BadParameter(str(error)) from error
     return url
+
+
+def _only_database(context: typer.Context, url: str | None) -> str | None:
+    source = context.get_parameter_source("database")
+    if source is not None and source.name == "DEFAULT" and os.environ.get("TENUTO_URL"):
+        raise typer.BadParameter(
+            "TENUTO_URL names a server, and this command works on a database alone: say which"
+        )
+    return _database(url)
 
 
 def _url(url: str | None) -> str | None:
@@ -128,6 +138,16 @@ Database = Annotated[
         envvar="TENUTO_DATABASE",
         metavar="URL",
         callback=_database,
+        help="Where the log is, such as sqlite:///tenuto.db.",
+    ),
+]
+OnlyDatabase = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        envvar="TENUTO_DATABASE",
+        metavar="URL",
+        callback=_only_database,
         help="Where the log is, such as sqlite:///tenuto.db.",
     ),
 ]

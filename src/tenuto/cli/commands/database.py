@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.options import DATABASE, AsJson, Database, NoUrl
+from tenuto.cli.options import DATABASE, AsJson, NoUrl, OnlyDatabase
 
 commands = typer.Typer()
 db_app = typer.Typer(
@@ -18,7 +18,7 @@ commands.add_typer(db_app, name="db")
 
 
 @db_app.command(epilog="Example: tenuto db status --json")
-def status(database: Database = DATABASE, url: NoUrl = None, as_json: AsJson = False) -> None:
+def status(database: OnlyDatabase = DATABASE, url: NoUrl = None, as_json: AsJson = False) -> None:
     """Say which schema the database has, and which one this Tenuto makes of it.
 
     Changes nothing. Exits with 1 when the database cannot be read or a later Tenuto wrote it.
@@ -29,7 +29,7 @@ def status(database: Database = DATABASE, url: NoUrl = None, as_json: AsJson = F
 
 
 @db_app.command(epilog="Example: tenuto db upgrade --database postgresql://tenuto@db.example/tenuto")
-def upgrade(database: Database = DATABASE, url: NoUrl = None, as_json: AsJson = False) -> None:
+def upgrade(database: OnlyDatabase = DATABASE, url: NoUrl = None, as_json: AsJson = False) -> None:
     """Make the schema, or bring it up to date.
 
     All of it or nothing, and once, however many do it at the same time. A server or worker does the same when
@@ -48,7 +48,7 @@ def prune(
         typer.Option(metavar="FOLDER", help="Export each there before, as tenuto export does, and check it."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    database: Database = DATABASE,
+    database: OnlyDatabase = DATABASE,
     url: NoUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.options import DATABASE, AgentName, AsJson, Database, NoUrl, agent_names
+from tenuto.cli.options import DATABASE, AgentName, AsJson, NoUrl, OnlyDatabase, agent_names
 
 commands = typer.Typer()
 
@@ -55,7 +55,7 @@ def crashtest(
 
 @commands.command(epilog="Example: tenuto doctor --agent examples.orders.agent:agent")
 def doctor(
-    agent: AgentName = None, database: Database = DATABASE, url: NoUrl = None, as_json: AsJson = False
+    agent: AgentName = None, database: OnlyDatabase = DATABASE, url: NoUrl = None, as_json: AsJson = False
 ) -> None:
     """Say what is wrong here, and what to do.
 
