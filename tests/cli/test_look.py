@@ -50,7 +50,10 @@ def test_show_after_and_as_json(shell):
     assert events[1]["event"] == {"text": "slow 0", "by": events[0]["event"]["by"]}
     assert events[2]["type"] == "model_replied"
     assert shell.json("show", thread, "--json", "--after", "4") == events[4:]
-    assert shell.json("show", thread, "--json", "--after", "99") == []
+    assert shell.json("show", thread, "--json", "--after", "6") == []
+    for form in ("text", "markdown", "json"):
+        output = shell("show", thread, "--format", form, "--after", "7", code=1)
+        assert output == f"tenuto: there is no event 7; the last of thread {thread} is 6\n"
     # A call is named although the reply that made it is not shown.
     lines = shell("show", thread, "--after", "3").splitlines()
     assert lines[0].endswith("call_finished")

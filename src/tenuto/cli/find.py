@@ -9,7 +9,7 @@ from typing import Final
 from tenuto.agent import Agent
 from tenuto.cli.target import Target
 from tenuto.client import Client
-from tenuto.errors import Conflict, InterruptNotFound, NotFound, ThreadNotFound, Undecodable
+from tenuto.errors import Conflict, InterruptNotFound, InvalidInput, NotFound, ThreadNotFound, Undecodable
 from tenuto.events import Entry
 from tenuto.limits import MAX_PAGE_ROWS
 from tenuto.rows import InterruptRow, StoredEvent, ThreadRow
@@ -62,6 +62,12 @@ async def find_interrupt(runtime: AnyRuntime, beginning: str) -> InterruptRow:
         if found:
             return found[0]
     raise InterruptNotFound(f"there is no interrupt {beginning}")
+
+
+def check_reached(row: ThreadRow, seq: int) -> None:
+    """Raises `InvalidInput` for a place that the thread has not reached."""
+    if seq > row.head_seq:
+        raise InvalidInput(f"there is no event {seq}; the last of thread {row.id} is {row.head_seq}")
 
 
 async def all_threads(runtime: AnyRuntime) -> AsyncIterator[ThreadRow]:

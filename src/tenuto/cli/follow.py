@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from tenuto.cli.find import AnyRuntime, all_events, find_thread, opened
+from tenuto.cli.find import AnyRuntime, all_events, check_reached, find_thread, opened
 from tenuto.cli.lines import LineWriter, summary
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, safe
 from tenuto.cli.view import View
-from tenuto.errors import InvalidInput
 from tenuto.events import Entry
 from tenuto.messages import AttemptFailed, Live, ReplySoFar, StatusLine, TextDelta, ToolProgress
 from tenuto.rows import ThreadRow
@@ -28,8 +27,7 @@ async def follow(target: Target, thread: str, after: int, jsonl: bool, rest: boo
     """
     async with opened(target) as runtime:
         row = await find_thread(runtime, thread)
-        if after > row.head_seq:
-            raise InvalidInput(f"there is no event {after}; the last of thread {row.id} is {row.head_seq}")
+        check_reached(row, after)
         seq, out = after, LineWriter()
         told = None if jsonl else await _told(runtime, row, after)
         try:

@@ -5,7 +5,15 @@ from typing import Any
 import msgspec
 
 from tenuto.chain import ChainReport
-from tenuto.cli.find import AnyRuntime, all_interrupts, all_stored, all_threads, find_thread, opened
+from tenuto.cli.find import (
+    AnyRuntime,
+    all_interrupts,
+    all_stored,
+    all_threads,
+    check_reached,
+    find_thread,
+    opened,
+)
 from tenuto.cli.lines import plain
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
@@ -89,9 +97,13 @@ async def threads(target: Target, filters: dict[str, Any], before: str | None, a
 
 
 async def show(target: Target, thread: str, after: int, form: str, follow: bool) -> None:
-    """A thread's events; `follow` goes on until it is interrupted."""
+    """A thread's events; `follow` goes on until it is interrupted.
+
+    Raises `InvalidInput` for a place that the thread has not reached.
+    """
     async with opened(target) as runtime:
         row = await find_thread(runtime, thread)
+        check_reached(row, after)
         unread: Undecodable | None = None
         if form == "json":
             found: list[dict[str, Any]] = []
