@@ -224,11 +224,10 @@ async def test_both_databases_make_the_same_hashes(store: PostgresStore) -> None
     from tenuto.clock import FakeClock
     from tenuto.store.sqlite import SQLiteStore
 
-    salts = [bytes([n]) * 16 for n in range(2)]
-    lite = SQLiteStore(":memory:", inline=True, clock=FakeClock(), random_bytes=lambda n: b"".join(salts)[:n])
+    salts = bytes(range(32))
+    lite = SQLiteStore(":memory:", inline=True, clock=FakeClock(), random_bytes=lambda n: salts[:n])
     await lite.open()
-    given = iter(salts)
-    store._random_bytes = lambda _: next(given)
+    store._random_bytes = lambda n: salts[:n]
     execute_now = "CREATE OR REPLACE FUNCTION tenuto_now() RETURNS bigint LANGUAGE sql AS $$ SELECT {} $$"
     await store._run(execute_now.format(f"{FakeClock().at_ms}::bigint"))
     for one in (store, lite):

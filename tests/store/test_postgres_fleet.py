@@ -357,3 +357,26 @@ async def test_two_processes_never_decide_or_claim_the_same(store: PostgresStore
     assert len(taken) == len(set(taken)) == 60
     with pytest.raises(AlreadyDecided):
         await store.resolve(approved("i1"), append_id="too late")
+
+
+async def test_a_new_connection_looks_up_no_types(postgres_url: str) -> None:
+    store = PostgresStore(f"{postgres_url}&pool=1")
+    await store.open()
+    await started(store, "t1")
+    prepared = await store._run("SELECT statement FROM pg_prepared_statements")
+    assert any("tenuto_batch" in statement for (statement,) in prepared)
+    assert not [statement for (statement,) in prepared if "typeinfo" in statement]
+    await store.close()
+
+
+async def test_who_does_one_thing_after_another_has_one_connection_and_that_which_listens(
+    store: PostgresStore,
+) -> None:
+    store.on_change(lambda _changes: None)
+    await until(lambda: store._listener is not None)
+    await asyncio.sleep(0.2)  # its own look is over, and the next one a second away
+    thread_id = await started(store, "t1")
+    for number in range(5):
+        await store.append(thread_id, [MESSAGE], append_id=f"a{number}")
+        await store.thread(thread_id)
+    assert store._pool.get_size() == 1

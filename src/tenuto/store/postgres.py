@@ -15,6 +15,7 @@ worker looks every `POLL_SECONDS`. Nothing else needs a session.
 import asyncio
 import contextlib
 import functools
+import itertools
 import os
 import random
 import re
@@ -82,8 +83,8 @@ class PostgresStore(Store):
         self._owners: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._heeding = False
-        self._name = secrets.token_hex(4)
-        self._channel = ""
+        self._listener: Any = None
+        self._name, self._channel = secrets.token_hex(4), ""
         self._news: dict[ThreadId, int] = {}
         self._said: deque[str] = deque(maxlen=limits.MAX_WAITING_PUBLICATIONS)
         self._telling: asyncio.Task[None] | None = None
@@ -136,7 +137,7 @@ class PostgresStore(Store):
             async with asyncio.timeout(limits.STOP_SECONDS):
                 await self._pool.close()
         self._pool.terminate()
-        self._pool = self._commits = self._looking = self._telling = None
+        self._pool = self._commits = self._looking = self._telling = self._listener = None
         self._owners.clear()
 
     async def schema(self) -> tuple[int, int]:
@@ -197,8 +198,10 @@ class PostgresStore(Store):
         for op in batch:
             ops.append({**op.given, "first": len(bodies) + 1})
             bodies += op.bodies
-        salts = [self._random_bytes(SALT_BYTES) for _ in bodies]
-        rows = await self._run("SELECT tenuto_batch($1, $2, $3)", _json(ops), bodies, salts, wrote=True)
+        salts = self._random_bytes(SALT_BYTES * len(bodies))
+        sizes = list(map(len, bodies))
+        places = _json(list(zip(itertools.accumulate(sizes, initial=1), sizes, strict=False)))
+        rows = await self._run(SQL.batch, _json(ops), b"".join(bodies), places, salts, wrote=True)
         outcomes = msgspec.json.decode(rows[0][0], type=list[Outcome])
         self._grown(outcomes)
         return outcomes
@@ -249,8 +252,12 @@ class PostgresStore(Store):
         self._said.clear()
         self._news = {}
         if payloads := said + self._payloads(news):
-            told = "SELECT pg_notify($1, told) FROM unnest($2::text[]) AS told"
-            await self._run(told, self._channel, payloads)
+            told = "SELECT pg_notify($1, told) FROM unnest($2::text[]) AS told", self._channel, payloads
+            if self._listener is not None:  # it has nothing to do, and who comes next needs the others
+                with contextlib.suppress(*FAULTS):
+                    await self._listener.fetch(*told, timeout=limits.STATEMENT_SECONDS)
+                    return
+            await self._run(*told)
 
     def _payloads(self, news: list[tuple[ThreadId, int]]) -> list[str]:
         payload, half = _json((self._name, news)), len(news) // 2
@@ -279,6 +286,7 @@ class PostgresStore(Store):
                 if self._heeding:
                     async with self.connected(self.listen_url) as connection:
                         await connection.add_listener(self._channel, self._heard)
+                        self._listener = connection
                         while not connection.is_closed():
                             await self._look()
                             await _pause()

@@ -1,5 +1,13 @@
 -- The queries that only read; what writes is in functions (migrations/postgres). The same names as in sqlite.sql.
 
+-- batch: Writes: ops (JSON), their bodies one after the other, where each begins and how long it is (JSON), and salts.
+-- An array of bytes would have the driver look up its type on each new connection, for longer than all this takes.
+SELECT tenuto_batch($1,
+    ARRAY(SELECT substring($2::bytea FROM (place ->> 0)::int FOR (place ->> 1)::int)
+        FROM json_array_elements($3) AS place),
+    ARRAY(SELECT substring($4::bytea FROM place FOR 16)
+        FROM generate_series(1, octet_length($4::bytea), 16) AS place));
+
 -- interrupt: One interrupt with the events that raised and resolved it.
 SELECT * FROM interrupt_rows WHERE id = $1;
 
