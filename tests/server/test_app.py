@@ -1,7 +1,5 @@
 """Health, errors that nobody expected, and the description of it all."""
 
-import base64
-import hashlib
 import re
 
 import pytest
@@ -109,20 +107,10 @@ async def test_every_answer_says_that_it_is_not_to_be_kept_framed_or_run(place):
         assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
-async def test_the_page_of_the_description_runs_its_own_script_and_no_other(place):
-    response = await place.client.get("/docs")
-    assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    policy = response.headers.get_list("content-security-policy")
-    assert len(policy) == 1
-    rules = dict(rule.strip().split(" ", 1) for rule in policy[0].split(";"))
-    assert rules["default-src"] == rules["frame-ancestors"] == "'none'"
-    (script,) = re.findall("<script>(.*?)</script>", response.text, re.DOTALL)
-    named = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert rules["script-src"].split()[1:] == [f"'sha256-{named}'"]
-    assert "unsafe" not in rules["script-src"]
-    assert '"/openapi.json"' in script or "'/openapi.json'" in script
-    for source in re.findall(r'(?:src|href)="(https:[^"]+)"', response.text):
-        assert source.startswith(rules["script-src"].split()[0] + "/")
+async def test_no_page_runs_code_from_elsewhere(place):
+    for path in ("/docs", "/docs/oauth2-redirect", "/redoc"):
+        assert (await place.client.get(path)).status_code == 404
+    assert (await place.client.get("/openapi.json")).status_code == 200
 
 
 async def test_the_description_of_events_is_what_is_sent(place):

@@ -13,7 +13,7 @@ token_routes  stored tokens, for admins
 listed      pages of lists, as far as they are in the caller's scope
 events      a thread's events, as pages, as server-sent events and as they are stored
 shapes      the bodies of /v1, in and out; contract_shapes those of the contract
-described   all of it as OpenAPI; docs shows it
+described   all of it as OpenAPI
 streaming   answers that go on, at the pace of their reader
 waiting     answers that are put off until a thread rests
 heads       HEAD beside GET, and which methods a path has

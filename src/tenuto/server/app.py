@@ -14,7 +14,6 @@ from tenuto.server.access import Access, Headers, bearer, foreign_host, foreign_
 from tenuto.server.callers import Callers
 from tenuto.server.contract import Contract
 from tenuto.server.described import DescribedApp
-from tenuto.server.docs import docs_page
 from tenuto.server.observed import add_observed
 from tenuto.server.posts import Posts
 from tenuto.server.probes import PROBES, add_probes
@@ -42,7 +41,7 @@ def create_app(runtime: Runtime, access: Access, *, agent: str) -> FastAPI:
         title="Tenuto",
         summary="Durable LLM agents",
         version="1",
-        docs_url=None,
+        docs_url=None,  # FastAPI's pages run code of another site
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -51,8 +50,6 @@ def create_app(runtime: Runtime, access: Access, *, agent: str) -> FastAPI:
     app.include_router(router(routes(runtime, callers, posts, waiting, agent), callers))
     contract = Contract(runtime, callers, posts, waiting, agent)
     app.router.routes.append(_AnyMethod("/api/agent/{rest:path}", contract.serve))
-    app.router.routes.append(Route("/docs", docs_page, include_in_schema=False))
-
     add_probes(app, runtime, waiting.stopping)
     add_handlers(app)
     app.add_middleware(Guard, callers=callers)
