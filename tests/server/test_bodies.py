@@ -1,6 +1,7 @@
 """Bodies: what is no JSON object is 400, and nothing that anybody sends is the server's fault."""
 
 import asyncio
+import gzip
 import json
 
 import pytest
@@ -44,6 +45,25 @@ BAD = [
     b'{"task":"x","more":' + b"[" * 65 + b"]" * 65 + b"}",
     b'{"task":"x","more":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
 ]
+
+
+@pytest.mark.parametrize(
+    "path", ["api/agent/tasks", "api/agent/approve", "v1/threads", "v1/interrupts/x/resolve"]
+)
+async def test_a_compressed_body_is_refused_as_that(place, path):
+    for coding in ("gzip", "br", "identity, GZIP"):
+        headers = APPROVER | {"Content-Encoding": coding}
+        content = gzip.compress(b'{"task":"x"}')
+        response = await place.client.post(f"/{path}", content=content, headers=headers)
+        assert response.status_code == 415
+        assert response.headers["accept-encoding"] == "identity"
+        said = response.json()["detail" if path.startswith("v1") else "error"]
+        assert said == f"the body is sent as {coding}, and bodies are not decompressed here: send it as it is"
+    plain = await place.client.post(
+        f"/{path}", content=b"[]", headers=APPROVER | {"Content-Encoding": "Identity"}
+    )
+    assert plain.status_code == 400
+    assert await place.runtime.threads() == []
 
 
 @pytest.mark.parametrize("body", BAD, ids=lambda body: repr(body[:40]))

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object, whatever its Content-Type says. Raises `Problem` 400, 408 or 413."""
+    """The body as a JSON object, whatever its Content-Type says. Raises `Problem` 400, 408, 413 or 415."""
     return parse_object(await _read(request))
 
 
@@ -34,6 +34,10 @@ def converted(body: dict[str, Any], shape: type[T]) -> T:
 
 async def _read(request: Request) -> bytes:
     """The bytes; what is over the bound is left unread, and the connection closed by the server."""
+    coded = ", ".join(request.headers.getlist("content-encoding")).strip()
+    if coded.lower() not in ("", "identity"):
+        why = f"the body is sent as {coded[:100]}, and bodies are not decompressed here: send it as it is"
+        raise Problem(415, why, Accept_Encoding="identity", Connection="close")
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length[:20]) > limits.MAX_BODY_BYTES:
         raise _too_large()

@@ -22,8 +22,8 @@ and, beyond the first users of this contract:
     {"task_id","status":"running"}                         not at rest after MAX_WAIT_SECONDS; 202
 
 Refusals, in the order in which they are looked for: 405, 404 for the path, 401, each as plain text; then as
-{"error"} 403 for a stored token without the role or for other agents, 413, 400, 404 when nothing is pending,
-and 409 for what cannot be told apart or was decided already. `Idempotency-Key` is as in `posts`.
+{"error"} 403 for a stored token without the role or for other agents, 415, 413, 400, 404 when nothing is
+pending, and 409 for what cannot be told apart or was decided already. `Idempotency-Key` is as in `posts`.
 Without `action_id` an action is decided only if it is the thread's only pending one and nothing in the thread
 was ever decided: a request that is sent twice cannot decide an action that nobody saw.
 """

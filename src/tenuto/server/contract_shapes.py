@@ -78,6 +78,7 @@ _MEANS: Final = {
     408: "The body did not arrive in time",
     409: "It is not clear which action is meant, or it was decided already",
     413: "The body is too large",
+    415: "The body is compressed",
     422: "The Idempotency-Key was used with another body",
     502: "The thread failed",
 }
@@ -93,12 +94,12 @@ CONTRACT: Final[dict[str, tuple[str, str, type, dict[int, str]]]] = {
         "submit_task",
         "Start a task and wait",
         NewTask,
-        _of(200, 202, 400, 401, 403, 408, 409, 413, 422, 502),
+        _of(200, 202, 400, 401, 403, 408, 409, 413, 415, 422, 502),
     ),
     "/api/agent/approve": (
         "approve_action",
         "Decide an action and wait",
         Approval,
-        _of(200, 202, 400, 401, 403, 404, 408, 409, 413, 422, 502),
+        _of(200, 202, 400, 401, 403, 404, 408, 409, 413, 415, 422, 502),
     ),
 }

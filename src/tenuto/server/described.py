@@ -80,6 +80,7 @@ _MEANS: Final = {
     408: "The body did not arrive in time",
     409: "The state has moved on; nothing was done",
     413: "The body is too large",
+    415: "The body is compressed",
     422: "A parameter or field is unknown or not of its form, or the key was used with another body",
     500: "The server's fault; its log says why",
     503: "The store does not answer, or too many streams are open",
@@ -127,7 +128,7 @@ def described(route: Route) -> Described:
     if "{" in route.path:
         refusals |= {404}
     if route.method == "POST":
-        refusals |= {400, 408, 409, 413}
+        refusals |= {400, 408, 409, 413, 415}
     elif route.operation in ("list_threads", "list_events", "list_interrupts"):
         refusals |= {400, 404}
     doc = " ".join((route.endpoint.__doc__ or "").split())

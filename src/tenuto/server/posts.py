@@ -4,7 +4,7 @@ The same key from the same caller on the same path, with the same body, gets the
 and with `Idempotent-Replayed: true`; with another body it is 422. While the first is still being answered,
 the second waits for its answer.
 Answers are kept for a day in the store, so that any server of it knows them. What was refused for its form
-(400, 401, 403, 413, 422) and what failed (5xx) has changed nothing and is not kept.
+(400, 401, 403, 413, 415, 422) and what failed (5xx) has changed nothing and is not kept.
 
 A process that dies between the change and the keeping of its answer doubles nothing: the id of the append is
 derived from key and body, so the same request again finds its first append, and is answered from there.
@@ -80,7 +80,7 @@ class Posts:
     ) -> Response:
         """Read the body as a `shape`, then do the work and answer as it does, once per key.
 
-        Raises `Problem` 400, 408, 413 or 422.
+        Raises `Problem` 400, 408, 413, 415 or 422.
         """
         raw = await read_object(request)
         body, caller = converted(raw, shape), caller_of(request)
