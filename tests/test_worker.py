@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -289,8 +290,6 @@ async def test_what_it_cannot_decode_it_leaves_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A newer version wrote it; this worker neither touches it nor spins."""
-    import sqlite3
-
     path = tmp_path / "t.db"
     off = Settings(worker=False)
     async with Runtime([Agent("ops")], f"sqlite:///{path}", settings=off) as runtime:
@@ -308,6 +307,33 @@ async def test_what_it_cannot_decode_it_leaves_alone(
             assert row.ready_at_ms > runtime.store.now_ms()
     assert caplog.text.count("left to a newer worker") == 1
     assert len(asked.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ("body = X'7b'", "stored event cannot be read"),
+        ("body = NULL", "was erased"),
+        ("version = 0", "version 0"),
+    ],
+)
+async def test_what_is_damaged_is_not_said_to_be_newer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, text: str
+) -> None:
+    path = tmp_path / "t.db"
+    async with Runtime([Agent("ops")], f"sqlite:///{path}", settings=Settings(worker=False)) as runtime:
+        thread = await runtime.start("ops", "go")
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE events SET {damage} WHERE seq = 2")
+    connection.close()
+    model = ScriptedModel(lambda _: "done")
+    with caplog.at_level(logging.WARNING, "tenuto.worker"):
+        async with Runtime([Agent("ops")], f"sqlite:///{path}", model=model):
+            await _until(lambda: "cannot go on" in caplog.text)
+    assert f"thread {thread} cannot go on, here or elsewhere: event 2 of thread {thread}" in caplog.text
+    assert text in caplog.text
+    assert f"`tenuto verify {thread}` tells more" in caplog.text
+    assert "newer" not in caplog.text
 
 
 async def test_a_message_that_comes_as_a_thread_is_released_is_acted_on_at_once(

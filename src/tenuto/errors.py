@@ -99,10 +99,12 @@ class NewerSchema(StoreError):
 class Undecodable(TenutoError):
     """A stored event cannot be read by this version.
 
-    Fact: `seq`, which one it is; 0 where that is not known.
+    Facts: `seq`, which one it is; 0 where that is not known. `newer`: it is known that a newer version
+    wrote it, which can read it; one that is read from a log and is not, is damaged or erased.
     """
 
     seq: int = 0
+    newer: bool = False
 
 
 class ModelError(TenutoError):

@@ -327,7 +327,8 @@ def decode(body: bytes, version: int = VERSION) -> AnyEvent:
         if version == VERSION:
             return _decoder.decode(body)
         if not 1 <= version < VERSION:
-            raise Undecodable(f"event of schema version {version}; this is version {VERSION}")
+            text = f"event of schema version {version}; this is version {VERSION}"
+            raise Undecodable(text, newer=version > VERSION)
         raw = msgspec.json.decode(body)
         for step in range(version, VERSION):
             raw = UPCASTERS[step](raw)

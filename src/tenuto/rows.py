@@ -387,7 +387,9 @@ def decode_event(thread_id: ThreadId, seq: int, version: int, body: bytes | None
     try:
         return decode(body, version)
     except Undecodable as error:
-        raise Undecodable(f"event {seq} of thread {thread_id}: {error}", seq=seq) from error
+        raise Undecodable(
+            f"event {seq} of thread {thread_id}: {error}", seq=seq, newer=error.newer
+        ) from error
 
 
 def to_stored(*row: Any) -> StoredEvent:

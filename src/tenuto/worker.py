@@ -242,8 +242,13 @@ class Worker:
             logger.warning("%s", error)
             await holder.stop(frozenset(holder.running))
         except Undecodable as error:
-            # Soon at first: while versions change, the next one to claim it may be a newer one.
-            logger.warning("thread %s left to a newer worker: %s", thread_id, error)
+            # Soon at first: while versions change, the next one to claim it may be a newer one, and what is
+            # damaged may be restored.
+            if error.newer:
+                logger.warning("thread %s left to a newer worker: %s", thread_id, error)
+            else:
+                said = "thread %s cannot go on, here or elsewhere: %s; `tenuto verify %s` tells more"
+                logger.warning(said, thread_id, error, thread_id)
             await self._back_off(holder, error)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             # The last two are of a user's own code, too: a model, a renderer. Ctrl-C cancels tasks.

@@ -25,6 +25,7 @@ async def test_the_events_around_one_that_cannot_be_read_are_shown(
     for asked in ({"after": 2}, {"after": 2, "stream": "true"}):
         bad = await place.client.get(path, params=asked, headers=APPROVER)
         assert (bad.status_code, bad.json()["type"], bad.json()["seq"]) == (500, "urn:tenuto:undecodable", 3)
+        assert bad.json()["detail"] == "event 3 cannot be read: it is damaged or erased"
     page = (await place.client.get(path, params={"after": 3}, headers=APPROVER)).json()
     assert ([event["seq"] for event in page["events"]], page["next"]) == ([4], None)
     async with Client(place.url, token="s3cret-of-ana") as client:
@@ -38,6 +39,9 @@ async def test_the_events_around_one_that_cannot_be_read_are_shown(
             assert caught.value.seq == 3
             with pytest.raises(Undecodable):
                 await runtime.state(thread)
+    execute(place, "UPDATE events SET version = 99 WHERE thread = 2 AND seq = 3")
+    bad = await place.client.get(path, params={"after": 2}, headers=APPROVER)
+    assert bad.json()["detail"] == "event 3 cannot be read: a newer version than this server's wrote it"
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json"])

@@ -122,7 +122,8 @@ def of_error(error: TenutoError) -> Response:
         which = f"event {error.seq}" if error.seq else "an event"
         if error.seq:
             named["seq"] = error.seq
-        return problem(500, f"{which} cannot be read by this server's version", **named)
+        why = "a newer version than this server's wrote it" if error.newer else "it is damaged or erased"
+        return problem(500, f"{which} cannot be read: {why}", **named)
     return unexpected()
 
 
