@@ -122,6 +122,25 @@ def test_cancel_does_not_wait_for_its_turn(shell):
     talk.end()
 
 
+def test_a_cancel_that_comes_at_once_is_for_the_turn_of_the_message_before_it(shell):
+    for arguments in ((), ("--thread", shell.started("hello"))):
+        lines = '{"message": "slow 30"}\n{"cancel": "a mistake"}\n'
+        process = shell.popen("chat", "--jsonl", *arguments, stdin=-1)
+        items = told(process.communicate(lines, timeout=20)[0])
+        assert process.returncode == 0
+        assert [item for item in items if item["type"] == "error"] == []
+        assert [item["status"] for item in items if item["type"] == "rested"] == ["cancelled"]
+        (asked,) = [item for item in items if item["type"] == "cancel_requested"]
+        assert asked["event"]["reason"] == "a mistake"
+
+
+def test_a_cancel_behind_a_line_that_failed_is_a_line_of_its_own(shell):
+    output = shell("chat", "--jsonl", stdin='{"extend": {"steps": 1}}\n{"cancel": "no"}\nhello\n')
+    items = told(output)
+    assert [item["line"] for item in items if item["type"] == "error"] == [1, 2]
+    assert turns(items) == [("completed", "You said: hello")]
+
+
 def test_going_on_with_a_thread_and_giving_it_more(shell):
     shell.environment["TENUTO_AGENT"] = "tests.cli.desk:short"
     talk = Talk(shell)

@@ -1,7 +1,7 @@
 """`tenuto chat --jsonl`: a conversation between programs, one JSON object a line (`tenuto.cli.lines`).
 
 Lines are carried out one after the other, each when the thread rests after the one before. Only `cancel`
-does not wait for its turn: it is for the turn that runs.
+does not wait for its turn: it is for the turn that runs, or that the lines before it are about to begin.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ class ChatLines:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._told: ThreadId | None = None
-        self._running = False
+        self._open = 0  # lines that were read, up to the end of their turns
+        self._begun = asyncio.Event()  # the turn of the first of them runs, or there is none
+        self._begun.set()
         self._out = LineWriter()
 
     async def run(self, message: str | None) -> None:
@@ -43,11 +45,15 @@ class ChatLines:
         # What is not for the turn that runs waits here; reading stops while it is full.
         waiting: asyncio.Queue[Numbered | None] = asyncio.Queue(MAX_LINES_AHEAD)
         if message is not None:
-            waiting.put_nowait((0, MessageLine(message)))
+            await self._put(waiting, 0, MessageLine(message))
         reading = asyncio.create_task(self._read(waiting))
         try:
             while (numbered := await waiting.get()) is not None:
+                self._begun.clear()
                 await self._carry_out(*numbered)
+                self._open -= 1
+                if not self._open:
+                    self._begun.set()
             await reading
         finally:
             reading.cancel()
@@ -74,14 +80,25 @@ class ChatLines:
                 async for number, line in lines:
                     if isinstance(line, UnreadableLine):
                         await self._out.write({"type": "error", "error": line.error, "line": number})
-                    elif isinstance(line, CancelLine) and self._running:
+                    elif isinstance(line, CancelLine) and await self._turn_runs():
                         await self._cancel(number, line)
                     else:
-                        await waiting.put((number, line))
+                        await self._put(waiting, number, line)
         except OSError:
             await waiting.put(None)
             raise
         await waiting.put(None)
+
+    async def _put(self, waiting: asyncio.Queue[Numbered | None], number: int, line: Line) -> None:
+        if not self._open:
+            self._begun.clear()
+        self._open += 1
+        await waiting.put((number, line))
+
+    async def _turn_runs(self) -> bool:
+        """Waits for the turn that a line before this one is about to begin, if there is one."""
+        await self._begun.wait()
+        return self._open > 0
 
     async def _cancel(self, number: int, line: CancelLine) -> None:
         try:
@@ -90,10 +107,10 @@ class ChatLines:
             await self._out.write(_error(error, number))
 
     async def _carry_out(self, number: int, line: Line) -> None:
-        self._running = True
         try:
             await self._do(line)
             await self._tell_thread()
+            self._begun.set()
             async with contextlib.aclosing(self._conversation.turn()) as items:
                 async for item in items:
                     if not isinstance(item, Replayed):
@@ -101,8 +118,6 @@ class ChatLines:
             await self._rested()
         except TenutoError as error:
             await self._out.write(_error(error, number))
-        finally:
-            self._running = False
 
     async def _do(self, line: Line) -> None:
         talk = self._conversation
