@@ -195,3 +195,31 @@ def test_a_server_asked_to_end_ends_well(shell):
     with shell.serving() as (server, _):
         server.send_signal(signal.SIGINT)
         assert server.wait(15) == 0
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_decision_as_json_is_the_event_as_recorded_and_where_the_thread_stands(shell, wait):
+    row = shell.paused("send hi")
+    flags = ["--by", "ana", "--comment", "no\nlamp", "--json", *([] if wait else ["--no-wait"])]
+    told = shell.json("inbox", "reject", row["id"], *flags)
+    (recorded,) = shell.events(row["thread_id"], "interrupt_resolved")
+    assert told["resolution"] == recorded
+    assert (recorded["event"]["outcome"], recorded["event"]["by"]) == ("rejected", "ana")
+    assert (told["thread"], told["interrupts"]) == (row["thread_id"], [])
+    assert told["status"] == ("completed" if wait else "running")
+    refused = shell("inbox", "approve", row["id"], "--json", code=1)
+    assert refused.startswith("tenuto: ")
+    assert "rejected by ana" in refused
+    words = " ".join(shell("inbox", "--json", "approve", row["id"], code=2).split())
+    assert "say it behind the command" in words
+
+
+def test_what_a_server_recorded_is_the_same_as_json(shell):
+    rows = [shell.paused("ask Which colour?"), shell.paused("ask Which size?")]
+    with shell.serving(APPROVER_SECRET="s3cret-s3cret-s3cret") as (_, url):
+        near = shell.json("inbox", "answer", rows[0]["id"], "blue", "--by", "ana", "--json")
+        shell.environment["TENUTO_TOKEN"] = "s3cret-s3cret-s3cret"
+        far = shell.json("inbox", "answer", rows[1]["id"], "blue", "--by", "ana", "--url", url, "--json")
+    assert sorted(near) == sorted(far)
+    for told, row in zip((near, far), rows, strict=True):
+        assert [told["resolution"]] == shell.events(row["thread_id"], "interrupt_resolved")

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from tenuto.agent import Agent
 from tenuto.approvals import Decision
 from tenuto.cli.agents import check_models
-from tenuto.cli.find import AnyRuntime, find_interrupt, opened
+from tenuto.cli.find import AnyRuntime, all_events, find_interrupt, opened
+from tenuto.cli.lines import plain, summary
 from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.target import Target
 from tenuto.cli.tell import who_goes_on, worker_for
-from tenuto.cli.terminal import console, moment
+from tenuto.cli.terminal import console, moment, print_json, printing_aside
 from tenuto.client import Client
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
+from tenuto.events import InterruptResolved
 from tenuto.rows import InterruptRow, already_decided
 from tenuto.runtime import Runtime
 
@@ -27,6 +29,7 @@ class Order:
     decision: Decision
     target: Target
     wait: bool
+    as_json: bool
     agents: Callable[[], list[Agent]]
 
 
@@ -41,12 +44,10 @@ async def decide(order: Order) -> None:
         if row.outcome is not None:
             raise _worded(already_decided(row))
         if isinstance(runtime, Client):
-            await _resolve(runtime, row, order)
-            return console().print(f"{row.id} decided; the server goes on with thread {row.thread_id}")
+            return await _leave(runtime, row, order, f"the server goes on with thread {row.thread_id}")
         worker = await worker_for(runtime, row.agent)
         if order.verb != "edit" and (worker or not order.wait):
-            await _resolve(runtime, row, order)
-            return console().print(f"{row.id} decided; {who_goes_on(worker, row.thread_id)}")
+            return await _leave(runtime, row, order, who_goes_on(worker, row.thread_id))
     agents = order.agents()
     known = any(agent.name == row.agent for agent in agents)
     if order.verb == "edit" and not known:
@@ -57,18 +58,42 @@ async def decide(order: Order) -> None:
         check_models(agent for agent in agents if agent.name == row.agent)
     async with opened(order.target, agents) as runtime:
         assert isinstance(runtime, Runtime)
-        await _resolve(runtime, row, order)
         worker = await worker_for(runtime, row.agent)
         if worker or not order.wait or not known:
             why = "" if known else f"agent {row.agent!r} is not known here: "
-            return console().print(f"{row.id} decided; {who_goes_on(worker, row.thread_id, why)}")
+            return await _leave(runtime, row, order, who_goes_on(worker, row.thread_id, why))
+        await _resolve(runtime, row, order)
         head_seq = (await runtime.thread(row.thread_id)).head_seq
-        out = console()
-        out.print(f"{row.id} decided; this command runs thread {row.thread_id} until it rests", style="bold")
-        with telling_how_to_go_on(f"tenuto run --thread {row.thread_id}{order.target.hint}"):
-            after = await run_here(runtime, row.thread_id, head_seq, Screen(out))
-        out.print(f"thread {after.id} is {after.status}", style="dim")
+        screen = None if order.as_json else Screen(console())
+        if screen:
+            said = f"{row.id} decided; this command runs thread {row.thread_id} until it rests"
+            screen.out.print(said, style="bold")
+        go_on = f"tenuto run --thread {row.thread_id}{order.target.hint}"
+        with printing_aside(order.as_json), telling_how_to_go_on(go_on):
+            after = await run_here(runtime, row.thread_id, head_seq, screen)
+        if screen:
+            screen.out.print(f"thread {after.id} is {after.status}", style="dim")
+        else:
+            await _print(runtime, row)
         return None
+
+
+async def _leave(runtime: AnyRuntime, row: InterruptRow, order: Order, who: str) -> None:
+    await _resolve(runtime, row, order)
+    if order.as_json:
+        await _print(runtime, row)
+    else:
+        console().print(f"{row.id} decided; {who}")
+
+
+async def _print(runtime: AnyRuntime, row: InterruptRow) -> None:
+    """Where the thread stands, with the event that records the decision, as HTTP has it, for programs."""
+    recorded = [
+        plain(entry)
+        async for entry in all_events(runtime, row.thread_id, row.raised_seq)
+        if isinstance(entry.event, InterruptResolved) and entry.event.id == row.id
+    ]
+    print_json(summary(await runtime.state(row.thread_id)) | {"resolution": recorded[0]})
 
 
 async def _resolve(runtime: AnyRuntime, row: InterruptRow, order: Order) -> None:

@@ -49,7 +49,10 @@ def inbox(
 
     if context.invoked_subcommand is not None:
         if as_json or plain:
-            raise typer.BadParameter("goes with the list alone", param_hint="--json" if as_json else "--list")
+            where = (
+                "is for the list here; say it behind the command" if as_json else "goes with the list alone"
+            )
+            raise typer.BadParameter(where, param_hint="--json" if as_json else "--list")
     elif as_json or plain or not is_interactive() or os.environ.get("TERM", "dumb") == "dumb":
         from tenuto.cli.look import inbox as list_inbox
 
@@ -77,6 +80,7 @@ def _decide(context: typer.Context, verb: str, **decision: str) -> None:
         decision=whole,
         target=target_of(context),
         wait=given["wait"],
+        as_json=given["as_json"],
         agents=lambda: load_agents(named_agents(_given(context, "agent"))),
     )
     asyncio.run(decide(order))
@@ -100,6 +104,7 @@ def approve(
     database: SameDatabase = None,
     url: SameUrl = None,
     wait: Wait = True,
+    as_json: AsJson = False,
 ) -> None:
     """Let a call run, with exactly the arguments shown."""
     _decide(context, "approve")
@@ -116,6 +121,7 @@ def reject(
     database: SameDatabase = None,
     url: SameUrl = None,
     wait: Wait = True,
+    as_json: AsJson = False,
 ) -> None:
     """Do not let a call run; the model reads the comment."""
     _decide(context, "reject", comment=comment)
@@ -138,6 +144,7 @@ def edit(
     database: SameDatabase = None,
     url: SameUrl = None,
     wait: Wait = True,
+    as_json: AsJson = False,
 ) -> None:
     """Let a call run with other arguments. The agent is needed here, to check them."""
     _decide(context, "edit", arguments=arguments, comment=comment)
@@ -154,6 +161,7 @@ def answer(
     database: SameDatabase = None,
     url: SameUrl = None,
     wait: Wait = True,
+    as_json: AsJson = False,
 ) -> None:
     """Answer a question."""
     _decide(context, "answer", answer=text)
@@ -177,6 +185,7 @@ def review(
     database: SameDatabase = None,
     url: SameUrl = None,
     wait: Wait = True,
+    as_json: AsJson = False,
 ) -> None:
     """Say what became of a call whose outcome is unknown. After did_not_happen it runs again."""
     if result and verdict != "happened":
