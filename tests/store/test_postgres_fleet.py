@@ -370,9 +370,11 @@ async def test_a_new_connection_looks_up_no_types(postgres_url: str) -> None:
 
 
 async def test_who_does_one_thing_after_another_has_one_connection_and_that_which_listens(
-    store: PostgresStore,
+    postgres_url: str,
 ) -> None:
+    store = PostgresStore(postgres_url)
     store.on_change(lambda _changes: None)
+    await store.open()
     await until(lambda: store._listener is not None)
     await asyncio.sleep(0.2)  # its own look is over, and the next one a second away
     thread_id = await started(store, "t1")
@@ -380,3 +382,4 @@ async def test_who_does_one_thing_after_another_has_one_connection_and_that_whic
         await store.append(thread_id, [MESSAGE], append_id=f"a{number}")
         await store.thread(thread_id)
     assert store._pool.get_size() == 1
+    await store.close()
