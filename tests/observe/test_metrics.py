@@ -261,6 +261,7 @@ async def test_labels_hold_nothing_that_a_client_made_up(tmp_path: Path) -> None
 async def test_who_may_not_read_sees_no_metrics(tmp_path: Path) -> None:
     async with serving(tmp_path, access=Access("s3cret", "token")) as (_, client):
         assert (await client.get("/metrics")).status_code == 401
+        assert (await client.head("/metrics")).status_code == 401
         response = await client.get("/metrics", headers={"Authorization": "Bearer token"})
         assert response.status_code == 200
         # The refusal was an answer too.
