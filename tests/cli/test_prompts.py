@@ -30,6 +30,31 @@ def test_approving(shell, terminal):
     assert decision["by"]
 
 
+def test_only_a_key_or_its_word_decides(shell, terminal):
+    person = terminal("run", "send hi")
+    person.expect(PROMPT)
+    for line in ("actually no", "are you sure?", "approve?", "arel"):
+        person.type(f"{line}\n")
+        person.expect(PROMPT)
+    assert len(shell.pending()) == 1
+    person.type("Approve\n")
+    person.expect("done: sent to ana")
+    assert person.wait() == 0
+
+
+def test_what_was_typed_before_it_was_asked_decides_nothing(shell, terminal):
+    person = terminal("run", "twice hi", SLOW="1")
+    person.expect(PROMPT)
+    person.type("a\na\n")  # the second call was not seen yet
+    person.expect(PROMPT)
+    person.type("r\n")
+    person.expect("Why")
+    person.type("\n")
+    assert person.wait() == 0
+    assert shell.lines_sent().count("ana: hi") == 1
+    assert "bo: hi" not in shell.lines_sent()
+
+
 def test_rejecting_with_a_comment_that_the_model_reads(shell, terminal):
     person = terminal("run", "send hi")
     person.expect(PROMPT)

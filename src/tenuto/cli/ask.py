@@ -7,7 +7,9 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
+import termios
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,7 @@ async def ask(runtime: AnyRuntime, thread_id: ThreadId, left: set[str], out: "Co
             out.print(text, style=style)
         expires = f"expires {moment(row.expires_at_ms)}  " if row.expires_at_ms else ""
         out.print(f"{expires}digest {row.digest or 'none'}", style="dim")
+        _forget_typed()
         if await _decide(runtime, row, by):
             decided = True
         else:
@@ -66,7 +69,7 @@ async def _decide(runtime: AnyRuntime, row: InterruptRow, by: str) -> bool:
 
 
 def _approval(row: InterruptRow) -> Choice | None:
-    match _key("[a]pprove, [r]eject, [e]dit, [l]ater? ", "arel"):
+    match _key("[a]pprove, [r]eject, [e]dit, [l]ater? ", "approve reject edit later"):
         case "a":
             return "approve", {}
         case "r":
@@ -86,7 +89,8 @@ def _question(row: InterruptRow) -> Choice | None:
 
 def _review(row: InterruptRow) -> Choice | None:
     match _key(
-        "Did it happen? [h]appened, did [n]ot happen (it will run again), [d]rop it, [l]ater? ", "hndl"
+        "Did it happen? [h]appened, did [n]ot happen (it will run again), [d]rop it, [l]ater? ",
+        "happened not drop later",
     ):
         case "h":
             result = read_line("Its result, for the model (may be empty): ")
@@ -119,19 +123,28 @@ def _edited(arguments: str) -> str | None:
     return after if after != before else None
 
 
-def _key(prompt: str, keys: str) -> str:
-    """One of these letters, or the last one at the end of input."""
-    while True:
-        line = read_line(prompt)
-        if line is None:
-            return keys[-1]
-        if line.strip() and line.strip()[0].lower() in keys:
-            return line.strip()[0].lower()
+def _key(prompt: str, words: str) -> str:
+    """The first letter of one of these words, the last one's at the end of input.
+
+    Only the letter or the word is taken: "actually no" approves nothing.
+    """
+    letters = {typed: word[0] for word in words.split() for typed in (word, word[0])}
+    while (line := read_line(prompt)) is not None:
+        if letter := letters.get(line.strip().lower()):
+            return letter
+    return words.rsplit(maxsplit=1)[-1][0]
+
+
+def _forget_typed() -> None:
+    """What was typed before there was anything to read is no answer to it."""
+    if sys.stdin.isatty():
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def confirm(prompt: str) -> bool:
     """Yes or no; no at the end of input. Raises KeyboardInterrupt."""
-    return _key(prompt, "yn") == "y"
+    _forget_typed()
+    return _key(prompt, "yes no") == "y"
 
 
 def read_line(prompt: str) -> str | None:
