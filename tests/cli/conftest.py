@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -193,6 +194,14 @@ class Terminal:
         """A control key, as a person would: when the line editor has set up the terminal."""
         time.sleep(0.3)
         self.type(key)
+
+    def go_on(self) -> None:
+        """As a shell's `fg` does: once it is stopped."""
+        ends_at = time.monotonic() + SECONDS
+        while Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < ends_at, "was not stopped"
+            time.sleep(0.01)
+        self._process.send_signal(signal.SIGCONT)
 
     def wait(self, seconds: float = SECONDS) -> int:
         """Read until it ends; its exit code."""

@@ -56,8 +56,47 @@ def test_deciding_with_keys(shell, terminal):
     person.expect("nothing waits for a person")
     person.press("q")
     assert person.wait() == 0
-    assert person.output.endswith("\x1b[?25h\x1b[?1049l")  # the terminal is as it was
+    assert person.output.endswith("\x1b[?25h\x1b[?1049l\x1b[?2004l")  # the terminal is as it was
     assert shell.log(second.thread_id)[-1].event.answer == "done: blue"
+
+
+def test_a_paste_decides_nothing(shell, terminal):
+    first, second = shell.waiting("send one"), shell.waiting("send two")
+    person = terminal("inbox")
+    person.expect(LIST)
+    person.press("\n")
+    person.expect(APPROVAL)
+    person.press("r")
+    person.expect("Why?")
+    person.press("\x1b[200~no good\r\n\raplease")
+    person.press(" approve\n\x1b[20")
+    person.press("1~")
+    person.expect("no good   aplease approve")
+    person.press("\n")
+    person.expect(f"thread {first.thread_id} is completed")
+    (decided,) = decisions(shell, first.thread_id)
+    assert decided.comment == "no good   aplease approve"
+    person.press("\x1b[200~\na\x1b[201~\n")
+    person.expect(second.digest)  # opened by the key behind the paste, and not approved
+    person.press("q")
+    person.expect(LIST)
+    person.press("q")
+    assert person.wait() == 0
+    assert decisions(shell, second.thread_id) == []
+
+
+def test_ctrl_z_gives_the_terminal_back_meanwhile(shell, terminal):
+    shell.waiting("send hi")
+    person = terminal("inbox")
+    person.expect(LIST)
+    person.press("\x1a")
+    person.expect("\x1b[?25h\x1b[?1049l")
+    person.expect("\x1b[?2004l")
+    person.go_on()
+    person.expect("\x1b[?1049h")
+    person.expect("1 wait for a person")
+    person.press("q")
+    assert person.wait() == 0
 
 
 def test_editing_in_an_editor(shell, terminal):

@@ -40,6 +40,11 @@ _CONTROL: Final = {
     "\t": "tab",
 }
 
+# A terminal in this mode says where a paste begins and ends. Taken for keys, its lines would decide things.
+_PASTES, _NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
+_PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+PASTED: Final = "pasted "
+
 
 def keys_of(text: str) -> Iterator[str]:
     """The keys that a terminal tells of with this text: names, or the characters themselves."""
@@ -53,10 +58,15 @@ def keys_of(text: str) -> Iterator[str]:
 
 
 class Keyboard:
-    """The terminal's keys, one by one, without echo. Ctrl-C is still a signal."""
+    """The terminal's keys, one by one, without echo. Ctrl-C is still a signal.
+
+    What is pasted is one key, `PASTED` and its text in one line, and only a `Field` takes it.
+    """
 
     def __init__(self) -> None:
         self._file = -1
+        self._out = sys.stdout  # as it is now: it may be redirected when the terminal is lent
+        self._rest = ""  # of a paste that is not over
         self._keys: asyncio.Queue[str] = asyncio.Queue()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._before: list[Any] | None = None
@@ -65,11 +75,13 @@ class Keyboard:
         self._file = sys.stdin.fileno()
         self._before = termios.tcgetattr(self._file)
         tty.setcbreak(self._file, termios.TCSADRAIN)
+        self._write(_PASTES)
         asyncio.get_running_loop().add_reader(self._file, self._read)
         return self
 
     def __exit__(self, *_: object) -> None:
         asyncio.get_running_loop().remove_reader(self._file)
+        self._write(_NO_PASTES)
         if self._before is not None:
             termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
 
@@ -94,9 +106,23 @@ class Keyboard:
         if not data:
             asyncio.get_running_loop().remove_reader(self._file)
             self._keys.put_nowait("end of input")
-        for key in keys_of(self._decoder.decode(data)):
-            if key:
+        text, self._rest = self._rest + self._decoder.decode(data), ""
+        while text:
+            typed, begins, text = text.partition(_PASTE_BEGINS)
+            for key in filter(None, keys_of(typed)):
                 self._keys.put_nowait(key)
+            if begins:
+                pasted, ends, after = text.partition(_PASTE_ENDS)
+                if not ends:
+                    self._rest = begins + text
+                    return
+                self._keys.put_nowait(PASTED + "".join(c if c.isprintable() else " " for c in pasted).strip())
+                text = after
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            self._out.write(text)
+            self._out.flush()
 
 
 class Field:
@@ -125,8 +151,10 @@ class Field:
                 before, after = "", before + after
             case "end":
                 before, after = before + after, ""
-            case _ if len(key) == 1:
-                before += key
+            case _ if len(key) == 1 or key.startswith(PASTED):
+                before += key.removeprefix(PASTED)
+            case _:
+                pass
         self.text, self._place = before + after, len(before)
 
     def shown(self) -> tuple[str, str, str]:

@@ -87,6 +87,7 @@ class LiveInbox:
             self._screen(),
         ):
             loop.add_signal_handler(signal.SIGWINCH, self._draw)
+            loop.add_signal_handler(signal.SIGTSTP, self._suspend)
             looking = asyncio.create_task(self._look())
             try:
                 while not self._view.quit:
@@ -96,6 +97,7 @@ class LiveInbox:
                         await self._decide(choice)
             finally:
                 loop.remove_signal_handler(signal.SIGWINCH)
+                loop.remove_signal_handler(signal.SIGTSTP)
                 looking.cancel()
                 await asyncio.wait([looking])
 
@@ -224,6 +226,11 @@ class LiveInbox:
                     yield
             finally:
                 self._live = None
+
+    def _suspend(self) -> None:
+        """Ctrl-Z: the shell has its terminal back as it was, until it goes on."""
+        with self._lent() if self._live is not None else contextlib.nullcontext():
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     @contextlib.contextmanager
     def _lent(self) -> Iterator[None]:
