@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 from tests.cli import desk
 
@@ -195,8 +196,8 @@ def rows(shell, count):
     return [msgspec.structs.replace(row, id=f"{number:08}") for number in range(count)]
 
 
-def shown(view, height=12):
-    console = Console(width=100, height=height, file=io.StringIO())
+def shown(view, height=12, width=100):
+    console = Console(width=width, height=height, file=io.StringIO())
     console.print(view)
     return console.file.getvalue().splitlines()
 
@@ -243,6 +244,23 @@ def test_arguments_that_are_longer_than_the_terminal_can_all_be_seen(shell):
     assert {f"line {n}" for n in range(30)} <= seen
     assert f"digest {row.digest}" in seen
     assert not any("more lines" in line for line in shown(view))
+
+
+def test_a_narrow_terminal_shows_what_matters_and_what_is_typed(shell):
+    view = InboxView()
+    view.refresh(rows(shell, 1))
+    for width, arguments in ((60, '{"text":"hi'), (40, '{"text":')):
+        (line,) = [line for line in shown(view, width=width) if line.startswith(">  0000")]
+        assert " send " in line
+        assert arguments in line
+    view.press("enter")
+    view.press("r")
+    for key in "not on a Sunday, 日本語日本語":
+        view.press(key)
+    for width in (24, 40, 60, 80):
+        (line,) = [line.rstrip() for line in shown(view, width=width) if "日" in line]
+        assert line.endswith("nday, 日本語日本語")
+        assert cell_len(line) < width
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.segment import Segment
 from rich.table import Table
@@ -16,6 +17,17 @@ from tenuto.cli.view import asked
 from tenuto.rows import InterruptRow
 
 SHORT_ID: Final = 8
+# Where there is no room for all: from how many columns on each is shown.
+COLUMNS: Final = {
+    "": 0,
+    "id": 0,
+    "kind": 50,
+    "tool": 0,
+    "arguments": 0,
+    "thread": 100,
+    "age": 80,
+    "expires in": 60,
+}
 TOOL_CHARACTERS: Final = 24
 KEYS: Final = {
     "list": "↑↓ or j k: choose · enter: open · q: quit",
@@ -148,7 +160,7 @@ class InboxView:
     # -- what there is to see ----------------------------------------------------------------------------
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        head, body, foot = self._head(), self._body(console), self._foot()
+        head, body, foot = self._head(), self._body(console), self._foot(console.width)
         self._room = max(1, console.height - len(head) - len(foot))
         lines = console.render_lines(body, options, pad=False)
         self._lines = len(lines)
@@ -174,12 +186,14 @@ class InboxView:
         row = self.opened
         return [_line(f"{row.kind} {row.id}", "bold magenta"), _line("")]
 
-    def _foot(self) -> list[Text]:
+    def _foot(self, columns: int) -> list[Text]:
         shown = _line(self.note, "yellow")
         if self._typed is not None:
             before, under, after = self._typed.shown()
-            shown = Text(self._typed.prompt, no_wrap=True, overflow="ellipsis")
-            shown.append(before[-40:]).append(under, "reverse").append(after)
+            # However long it is and narrow the terminal: what is typed can be seen.
+            room = columns - cell_len(under)
+            shown = Text(_last_cells(self._typed.prompt + before, room), no_wrap=True, overflow="crop")
+            shown.append(under, "reverse").append(after)
             keys = "field"
         elif self.opened is None:
             keys = "list"
@@ -193,23 +207,26 @@ class InboxView:
         if self.opened is not None:
             return Group(*self._details(self.opened))
         table = Table(box=None, expand=True, pad_edge=False, padding=(0, 1), width=console.width)
-        for name in ("", "id", "kind", "tool", "arguments", "thread", "age", "expires in"):
+        names = [name for name, columns in COLUMNS.items() if console.width >= columns]
+        for name in names:
             table.add_column(
                 name, no_wrap=True, overflow="ellipsis", ratio=1 if name == "arguments" else None
             )
         for place, row in enumerate(self.rows):
             what = row.arguments if row.kind == "approval" and not row.fault else row.prompt
-            cells = (
-                ">" if place == self._chosen else "",
-                row.id[:SHORT_ID],
-                row.kind,
-                safe(row.name, TOOL_CHARACTERS),
-                safe(what, console.width),
-                row.thread_id[:SHORT_ID],
-                span(now_ms() - row.raised_at_ms),
-                expires_in(row),
+            cells = {
+                "": ">" if place == self._chosen else "",
+                "id": row.id[:SHORT_ID],
+                "kind": row.kind,
+                "tool": safe(row.name, TOOL_CHARACTERS),
+                "arguments": safe(what, console.width),
+                "thread": row.thread_id[:SHORT_ID],
+                "age": span(now_ms() - row.raised_at_ms),
+                "expires in": expires_in(row),
+            }
+            table.add_row(
+                *(Text(cells[name]) for name in names), style="reverse" if place == self._chosen else ""
             )
-            table.add_row(*map(Text, cells), style="reverse" if place == self._chosen else "")
         return table
 
     def _details(self, row: InterruptRow) -> Iterator[Text]:
@@ -235,3 +252,12 @@ def expires_in(row: InterruptRow) -> str:
 def _line(text: str, style: str = "") -> Text:
     """One line, cut where the terminal ends."""
     return Text(safe(text, 400), style, no_wrap=True, overflow="ellipsis")
+
+
+def _last_cells(text: str, cells: int) -> str:
+    """The end of it that is at most so wide."""
+    for place in range(len(text), 0, -1):
+        cells -= cell_len(text[place - 1])
+        if cells < 0:
+            return text[place:]
+    return text
