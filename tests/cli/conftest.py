@@ -203,6 +203,10 @@ class Terminal:
             time.sleep(0.01)
         self._process.send_signal(signal.SIGCONT)
 
+    def terminate(self) -> None:
+        """As `kill` does without an option."""
+        self._process.terminate()
+
     def wait(self, seconds: float = SECONDS) -> int:
         """Read until it ends; its exit code."""
         ends_at = time.monotonic() + seconds

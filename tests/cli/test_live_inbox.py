@@ -100,6 +100,41 @@ def test_ctrl_z_gives_the_terminal_back_meanwhile(shell, terminal):
     assert person.wait() == 0
 
 
+def test_a_kill_gives_the_terminal_back(shell, terminal):
+    row = shell.waiting("send hi")
+    person = terminal("inbox")
+    person.expect(LIST)
+    person.press("\n")
+    person.expect(row.digest)
+    person.terminate()
+    assert person.wait() == 130
+    assert person.output.endswith("\x1b[?25h\x1b[?1049l\x1b[?2004l")
+
+
+@pytest.mark.parametrize(
+    ("editor", "why"),
+    [
+        ("no-such-editor", "the editor cannot be started: "),
+        ("'not closed", "the editor cannot be started: No closing quotation"),
+        ("false", "the editor ended with 1"),
+        ("true", "nothing was changed"),
+    ],
+)
+def test_why_nothing_was_edited(shell, terminal, editor, why):
+    row = shell.waiting("send hi")
+    person = terminal("inbox", VISUAL=editor)
+    person.expect(LIST)
+    person.press("\n")
+    person.expect(row.digest)
+    person.press("e")
+    person.expect(why)
+    person.press("q")
+    person.expect(LIST)
+    person.press("q")
+    assert person.wait() == 0
+    assert shell.pending()
+
+
 def test_editing_in_an_editor(shell, terminal):
     program = (
         "import sys; p = sys.argv[1]; t = open(p).read(); open(p, 'w').write(t.replace('\"ana\"', '{}'))"

@@ -88,6 +88,8 @@ class LiveInbox:
         ):
             loop.add_signal_handler(signal.SIGWINCH, self._draw)
             loop.add_signal_handler(signal.SIGTSTP, self._suspend)
+            # As Ctrl-C: the terminal must be given back, and what runs here handed over.
+            loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
             looking = asyncio.create_task(self._look())
             try:
                 while not self._view.quit:
@@ -98,6 +100,7 @@ class LiveInbox:
             finally:
                 loop.remove_signal_handler(signal.SIGWINCH)
                 loop.remove_signal_handler(signal.SIGTSTP)
+                loop.remove_signal_handler(signal.SIGTERM)
                 looking.cancel()
                 await asyncio.wait([looking])
 
@@ -133,7 +136,7 @@ class LiveInbox:
             if choice.verb == "edit":
                 arguments = await self._edited(row)
                 if arguments is None:
-                    self._say("nothing was changed")
+                    self._draw()
                     return
                 decision["arguments"] = arguments
             decision["channel"] = "inbox"
@@ -179,15 +182,15 @@ class LiveInbox:
             del self.running[thread_id]
 
     async def _edited(self, row: InterruptRow) -> str | None:
-        """New arguments from $EDITOR; None when nothing was changed. Everything else goes on meanwhile."""
-        editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+        """New arguments from $EDITOR, or None and a note why. Everything else goes on meanwhile."""
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         with _arguments_file(row.arguments) as file:
             before = file.read_bytes()
             with self._lent():
                 try:
-                    process = await asyncio.create_subprocess_exec(*editor, str(file))
+                    process = await asyncio.create_subprocess_exec(*shlex.split(editor), str(file))
                     code = await process.wait()
-                except OSError as error:
+                except (OSError, ValueError) as error:  # ValueError: a quotation without its end
                     self._view.note = f"the editor cannot be started: {error}"
                     return None
             after = file.read_bytes()
