@@ -160,6 +160,9 @@ class Hub:
         pause = limits.CHANGE_POLL_SECONDS
         try:
             async with asyncio.timeout(timeout):
+                # A worker here that was given the thread just now goes first: it has more to read than we.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
                 while True:
                     waiter.clear()
                     if (row := await self._store.thread(thread_id)).status != "running":
