@@ -1,4 +1,4 @@
-"""A reply that is told so far goes on where it stands on the screen, and is not said twice."""
+"""A reply told so far, or broken into, goes on where it stands on the screen, and is not said twice."""
 
 import io
 
@@ -7,6 +7,7 @@ from rich.console import Console
 
 from tenuto.cli.run import Screen
 from tenuto.cli.screen import FormattedScreen
+from tenuto.events import CancelRequested, Entry, ModelReplied
 from tenuto.messages import ReplySoFar, TextDelta
 
 
@@ -29,3 +30,23 @@ async def test_what_is_missing_is_added(kind, items, shown):
     screen.end_line()
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert [line for line in lines if line] == shown.splitlines()
+
+
+@pytest.mark.parametrize("kind", [Screen, FormattedScreen])
+@pytest.mark.parametrize("rest", ["", "there"])
+async def test_what_breaks_into_a_reply_does_not_make_it_come_twice(kind, rest):
+    out = io.StringIO()
+    screen = kind(Console(file=out, width=60, force_terminal=False))
+    screen.show(TextDelta("Hello "))
+    screen.break_line()
+    screen.show(Entry(seq=4, at_ms=0, event=CancelRequested(by="ana", reason="enough")))
+    if rest:
+        screen.show(TextDelta(rest))
+    replied = ModelReplied(step=1, seen_seq=2, text=f"Hello {rest}")
+    screen.show(Entry(seq=5, at_ms=0, event=replied))
+    said = [line.strip() for line in out.getvalue().splitlines() if line.strip()]
+    assert said == ["Hello", "by ana: enough", *filter(None, [rest])]
+    screen.show(Entry(seq=6, at_ms=0, event=replied))  # the next reply, of which no part was seen
+    screen.end_line()
+    said = [line.strip() for line in out.getvalue().splitlines() if line.strip()]
+    assert said[-1] == f"Hello {rest}".strip()

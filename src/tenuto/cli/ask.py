@@ -158,5 +158,8 @@ def read_line(prompt: str) -> str | None:
     except EOFError:
         print()
         return None
+    except KeyboardInterrupt:
+        print()  # what is said then begins on a line of its own
+        raise
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -152,7 +152,6 @@ class Chat:
                     self.conversation.runtime, thread_id, self._left, self._out, self.conversation.by
                 )
             except KeyboardInterrupt:
-                self._out.print()
                 rows = await self.conversation.runtime.interrupts(thread_id=thread_id)
                 self._left |= {row.id for row in rows}
                 decided = False
@@ -162,7 +161,7 @@ class Chat:
                 return
 
     async def _turn(self) -> None:
-        with ctrl_c_stops(self.conversation, self._screen.end_line):
+        with ctrl_c_stops(self.conversation, self._screen.break_line):
             while True:
                 row = await self._watched()
                 if row.status == "sleeping" and self._interactive:

@@ -27,7 +27,16 @@ from tenuto.cli.terminal import (
 from tenuto.cli.view import View, asked
 from tenuto.client import Client
 from tenuto.errors import ConfigurationError, UnknownAgent
-from tenuto.events import TERMINAL, AnyEvent, CallStarted, Entry, InterruptRaised, ModelReplied, ThreadId
+from tenuto.events import (
+    TERMINAL,
+    AnyEvent,
+    CallStarted,
+    Entry,
+    InterruptRaised,
+    ModelFailed,
+    ModelReplied,
+    ThreadId,
+)
 from tenuto.messages import (
     AttemptFailed,
     CallDelta,
@@ -166,7 +175,7 @@ async def run_here(
             watching.cancel()
             await asyncio.wait([watching])
         if screen is not None:
-            screen.end_line()
+            screen.break_line()
     if screen is not None:
         async for entry in all_events(runtime, thread_id, max(after, screen.seq)):
             screen.show(entry)
@@ -209,7 +218,8 @@ class Screen:
     def __init__(self, out: "Console") -> None:
         self.out = out
         self.view = View(brief=True)
-        self._streamed = ""
+        self._streamed = ""  # of the reply that arrives
+        self._line_open = False
         self.seq = 0  # of the last event shown
 
     def show(self, item: Entry | Replayed | Live) -> None:
@@ -219,6 +229,7 @@ class Screen:
                 self.out.file.write(safe(text))
                 self.out.file.flush()
                 self._streamed += text
+                self._line_open = True
             case ReplySoFar(text):
                 if not text.startswith(self._streamed):
                     self.end_line()
@@ -244,15 +255,23 @@ class Screen:
             return  # what is said at the end, or only of interest in a log
         if isinstance(event, ModelReplied) and event.text == self._streamed:
             event = structs.replace(event, text="")  # it is on the screen already
-        self.end_line()
+        if isinstance(event, ModelReplied | ModelFailed):
+            self.end_line()
+        else:
+            self.break_line()
         for style, text in self.view.lines(event):
             self.out.print(text, style=style)
 
-    def end_line(self) -> None:
-        """What comes next begins on a line of its own."""
-        if self._streamed:
+    def break_line(self) -> None:
+        """What comes next begins on a line of its own; the reply that arrives may go on behind it."""
+        if self._line_open:
             self.out.file.write("\n")
             self.out.file.flush()
+        self._line_open = False
+
+    def end_line(self) -> None:
+        """What comes next begins on a line of its own and belongs to no reply that was shown."""
+        self.break_line()
         self._streamed = ""
 
 

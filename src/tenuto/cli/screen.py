@@ -20,7 +20,7 @@ def screen_for(out: Console) -> Screen:
 
 
 class FormattedScreen(Screen):
-    """Shows one thread while it runs. Nothing else may be printed before `end_line`."""
+    """Shows one thread while it runs. Nothing else may be printed before `break_line` or `end_line`."""
 
     def __init__(self, out: Console) -> None:
         super().__init__(out)
@@ -35,6 +35,7 @@ class FormattedScreen(Screen):
             case TextDelta(text):
                 self._end_thought()
                 self._streamed += text
+                self._line_open = True
                 self._text.feed(text)
             case ReasoningDelta(text):
                 *lines, self._thought = (self._thought + safe(text)).split("\n")
@@ -46,7 +47,7 @@ class FormattedScreen(Screen):
                 self._progress[call_id] = f"… {safe(message, PROGRESS_CHARACTERS)}{share}"
                 self._show_progress()
             case StatusLine(text):
-                if not (self._streamed or self._progress):
+                if not (self._line_open or self._progress):
                     self._region.show(Text(f"… {safe(text, PROGRESS_CHARACTERS)}", "dim"))
             case _:
                 super().show(item)
@@ -55,11 +56,11 @@ class FormattedScreen(Screen):
         """Something was asked, and nothing came yet."""
         self._region.show(Text("…", "dim"))
 
-    def end_line(self) -> None:
-        """What comes next begins on a line of its own."""
+    def break_line(self) -> None:
+        """What comes next begins on a line of its own; the reply that arrives may go on behind it."""
         self._end_thought()
         self._text.finish()
-        self._streamed = ""
+        self._line_open = False
 
     def _event(self, event: AnyEvent) -> None:
         if isinstance(event, CallFinished):
@@ -72,7 +73,7 @@ class FormattedScreen(Screen):
         self._show_progress()
 
     def _show_progress(self) -> None:
-        if self._progress and not self._streamed:
+        if self._progress and not self._line_open:
             self._region.show(Group(*(Text(line, "dim") for line in self._progress.values())))
 
     def _end_thought(self) -> None:
