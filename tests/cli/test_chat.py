@@ -69,6 +69,23 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat(shell, terminal):
     assert kinds[-1] == "thread_completed"
 
 
+def test_a_kill_in_the_middle_of_a_turn_hands_over_and_shows_the_cursor_again(shell, terminal):
+    person = terminal("chat", "sleep 30")
+    person.expect("sleeps until ")
+    person.terminate()
+    person.expect("go on with: tenuto chat --thread ")
+    assert person.wait() == 130
+    person = terminal("chat", "ask me", SLOW="30")
+    person.expect("Your answer")
+    person.type("yes\n")
+    person.expect("← ask_person")
+    person.expect("\x1b[?25l")
+    person.terminate()
+    person.expect("go on with: tenuto chat --thread ")
+    assert person.wait() == 130
+    assert person.output.rindex("\x1b[?25h") > person.output.rindex("\x1b[?25l")
+
+
 def test_ctrl_c_twice_leaves_a_thread_that_somebody_else_holds(shell, terminal):
     with shell.serving() as (server, url):
         with shell.popen("run", "slow 30", "--url", url, env=without(shell, "TENUTO_DATABASE")) as watching:

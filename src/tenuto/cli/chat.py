@@ -227,27 +227,40 @@ class Chat:
 
 @contextlib.contextmanager
 def ctrl_c_stops(conversation: Conversation, tidy: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C asks the thread to stop; once more, and this command ends at once. Raises KeyboardInterrupt."""
+    """Ctrl-C asks the thread to stop; once more, or SIGTERM, and this command ends at once, the thread handed
+    over and the terminal as it was. Raises KeyboardInterrupt.
+    """
     loop, whole = asyncio.get_running_loop(), asyncio.current_task()
     stopping: list[asyncio.Task[None]] = []
+    left = False
+
+    def leave() -> None:
+        nonlocal left
+        left = True
+        if whole is not None:
+            whole.cancel()
 
     def act() -> None:
         if not stopping:
             tidy()
             complain("stopping; Ctrl-C again leaves at once")
             stopping.append(loop.create_task(_stop(conversation)))
-        elif whole is not None:
-            whole.cancel()
+        else:
+            leave()
 
-    handler = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(act))
+    handlers = {
+        number: signal.signal(number, lambda *_, do=do: loop.call_soon_threadsafe(do))
+        for number, do in ((signal.SIGINT, act), (signal.SIGTERM, leave))
+    }
     try:
         yield
     except asyncio.CancelledError:
-        if stopping:
+        if left:
             raise KeyboardInterrupt from None
         raise
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         for task in stopping:
             task.cancel()
 
