@@ -58,6 +58,13 @@ class _Waiter(asyncio.Event):
         super().clear()
         self.state = None
 
+    async def woken(self, seconds: float) -> bool:
+        """Whether anything came within that time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self.wait()
+        return False
+
 
 class Hub:
     """The meeting place of what runs threads and what follows them, one per process and store."""
@@ -69,6 +76,7 @@ class Hub:
         relayed = store.publishes
         self._relay = Relay(store, self._replies, self._followed, _Reply) if relayed else None
         self._rests: dict[ThreadId, set[_Waiter]] = {}
+        self.runs_here: Callable[[ThreadId], bool] = lambda _: False  # the worker's to say
 
     @property
     def followed(self) -> Collection[ThreadId]:
@@ -160,22 +168,20 @@ class Hub:
         pause = limits.CHANGE_POLL_SECONDS
         try:
             async with asyncio.timeout(timeout):
-                # A worker here that was given the thread just now goes first: it has more to read than we.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
+                if self.runs_here(thread_id):
+                    # It has more to ask the store than we, and tells us when it is done.
+                    await waiter.woken(pause)
                 while True:
-                    waiter.clear()
-                    if (row := await self._store.thread(thread_id)).status != "running":
-                        return None
-                    try:
-                        async with asyncio.timeout(pause):
-                            await waiter.wait()
-                    except TimeoutError:
-                        pause = min(pause * 1.5, limits.REST_POLL_SECONDS)
-                    # What a holder says now, it may have released before what the row tells of.
                     state = waiter.state
+                    waiter.clear()
+                    row = await self._store.thread(thread_id)
+                    # What a holder says, it may have released before what the row tells of.
                     if state is not None and state.status != "running" and state.head_seq >= row.head_seq:
                         return state
+                    if row.status != "running":
+                        return None
+                    if not await waiter.woken(pause):
+                        pause = min(pause * 1.5, limits.REST_POLL_SECONDS)
         except TimeoutError:
             return None
         finally:

@@ -50,6 +50,7 @@ class Worker:
         self._holders: dict[ThreadId, Holder] = {}
         self._failures: dict[ThreadId, int] = {}
         self._expected: dict[ThreadId, tuple[str, asyncio.Task[None]]] = {}
+        hub.runs_here = lambda thread_id: thread_id in self._holders or thread_id in self._expected
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
