@@ -193,13 +193,11 @@ class PostgresStore(Store):
         return msgspec.convert(outcome.value, _returns(verb))
 
     async def _send(self, batch: list[Op]) -> list[Outcome]:
-        ops: list[dict[str, Any]] = []
-        bodies: list[bytes] = []
+        ops, bodies = list[dict[str, Any]](), list[bytes]()
         for op in batch:
             ops.append({**op.given, "first": len(bodies) + 1})
             bodies += op.bodies
-        salts = self._random_bytes(SALT_BYTES * len(bodies))
-        sizes = list(map(len, bodies))
+        sizes, salts = [*map(len, bodies)], self._random_bytes(SALT_BYTES * len(bodies))
         places = _json(list(zip(itertools.accumulate(sizes, initial=1), sizes, strict=False)))
         rows = await self._run(SQL.batch, _json(ops), b"".join(bodies), places, salts, wrote=True)
         outcomes = msgspec.json.decode(rows[0][0], type=list[Outcome])
@@ -319,8 +317,7 @@ async def _nothing(_connection: Any) -> None: ...
 
 
 async def _pause() -> None:
-    # Not all processes at once.
-    await asyncio.sleep(limits.POLL_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+    await asyncio.sleep(limits.POLL_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311 - not all at once
 
 
 @functools.cache

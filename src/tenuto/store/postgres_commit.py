@@ -30,20 +30,17 @@ class GroupCommit:
         self._place = place
         self._send = send
         self._waiting: deque[Op] = deque()
-        self._flights: set[asyncio.Task[None]] = set()
+        self._flights: set[Any] = set()
 
     async def write(self, given: dict[str, Any], bodies: list[bytes]) -> Any:
         """Its outcome, once it is on disk. Cancelling the caller undoes nothing. Raises `StoreError`."""
         if len(self._waiting) >= limits.MAX_WAITING_APPENDS:
-            full = f"too many waiting writes ({len(self._waiting)}); try again later"
-            raise StoreError(f"{self._place}: {full}")
+            raise StoreError(f"{self._place}: too many waiting writes; try again later")
         op = Op(given, bodies, asyncio.get_running_loop().create_future())
         self._waiting.append(op)
         if len(self._flights) < limits.MAX_BATCHES_IN_FLIGHT:
             # A task starts when all that is ready in this iteration of the loop has had its turn, and joined.
-            task = asyncio.create_task(self._fly())
-            self._flights.add(task)
-            task.add_done_callback(self._flights.discard)
+            self._flights.add(asyncio.create_task(self._fly()))
         outcome = await op.outcome
         if isinstance(outcome, Exception):
             raise outcome
@@ -55,12 +52,18 @@ class GroupCommit:
             await asyncio.wait(self._flights)
 
     async def _fly(self) -> None:
-        while self._waiting:
-            batch, size = [self._waiting.popleft()], 0
-            while self._waiting and len(batch) < limits.MAX_BATCH_APPENDS and size < limits.MAX_BATCH_BYTES:
-                batch.append(self._waiting.popleft())
-                size += sum(map(len, batch[-1].bodies))
-            await self._commit(batch)
+        try:
+            while self._waiting:
+                batch, size = [self._waiting.popleft()], 0
+                while (
+                    self._waiting and len(batch) < limits.MAX_BATCH_APPENDS and size < limits.MAX_BATCH_BYTES
+                ):
+                    batch.append(self._waiting.popleft())
+                    size += sum(map(len, batch[-1].bodies))
+                await self._commit(batch)
+        finally:
+            # In the step that finds nothing waiting: after it, who writes next would wait for ever.
+            self._flights.discard(asyncio.current_task())
 
     async def _commit(self, batch: list[Op]) -> None:
         try:
