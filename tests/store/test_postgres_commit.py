@@ -8,9 +8,11 @@ from tenuto.store.postgres_commit import GroupCommit, Op
 
 
 async def test_who_writes_again_as_soon_as_all_flights_have_landed_does_not_wait_for_ever() -> None:
-    landed = asyncio.Event()
+    landed, flying = asyncio.Event(), 0
 
     async def send(batch: list[Op]) -> list[Any]:
+        nonlocal flying
+        flying += 1
         await landed.wait()
         return [op.given["n"] for op in batch]
 
@@ -20,10 +22,11 @@ async def test_who_writes_again_as_soon_as_all_flights_have_landed_does_not_wait
         return [await commits.write({"n": 1}, []), await commits.write({"n": 2}, [])]
 
     writers = [asyncio.create_task(twice())]
-    for _ in range(1, limits.MAX_BATCHES_IN_FLIGHT):
-        await asyncio.sleep(0.01)  # a flight each
-        writers.append(asyncio.create_task(commits.write({"n": 3}, [])))
-    await asyncio.sleep(0.01)
+    for number in range(1, limits.MAX_BATCHES_IN_FLIGHT + 1):
+        while flying < number:  # noqa: ASYNC110 - a few turns of this loop
+            await asyncio.sleep(0)
+        if number < limits.MAX_BATCHES_IN_FLIGHT:
+            writers.append(asyncio.create_task(commits.write({"n": 3}, [])))
     landed.set()
     async with asyncio.timeout(5):
         assert await asyncio.gather(*writers) == [[1, 2], *(3 for _ in writers[1:])]

@@ -375,8 +375,8 @@ async def test_who_does_one_thing_after_another_has_one_connection_and_that_whic
     store = PostgresStore(postgres_url)
     store.on_change(lambda _changes: None)
     await store.open()
-    await until(lambda: store._listener is not None)
-    await asyncio.sleep(0.2)  # its own look is over, and the next one a second away
+    # Its own look is over as well, and the next one a second away.
+    await until(lambda: store._listener is not None and store._pool.get_idle_size() == store._pool.get_size())
     thread_id = await started(store, "t1")
     for number in range(5):
         await store.append(thread_id, [MESSAGE], append_id=f"a{number}")

@@ -8,10 +8,9 @@ from tenuto.approvals import Decision
 from tenuto.cli.agents import check_models
 from tenuto.cli.find import AnyRuntime, all_events, find_interrupt, opened
 from tenuto.cli.lines import plain, summary
-from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.target import Target
-from tenuto.cli.tell import who_goes_on, worker_for
-from tenuto.cli.terminal import console, moment, print_json, printing_aside
+from tenuto.cli.tell import run_until_rest, who_goes_on, worker_for
+from tenuto.cli.terminal import console, moment, print_json
 from tenuto.client import Client
 from tenuto.errors import AlreadyDecided, TenutoError, UnknownAgent
 from tenuto.events import InterruptResolved
@@ -63,17 +62,8 @@ async def decide(order: Order) -> None:
             why = "" if known else f"agent {row.agent!r} is not known here: "
             return await _leave(runtime, row, order, who_goes_on(worker, row.thread_id, why))
         await _resolve(runtime, row, order)
-        head_seq = (await runtime.thread(row.thread_id)).head_seq
-        screen = None if order.as_json else Screen(console())
-        if screen:
-            said = f"{row.id} decided; this command runs thread {row.thread_id} until it rests"
-            screen.out.print(said, style="bold")
-        go_on = f"tenuto run --thread {row.thread_id}{order.target.hint}"
-        with printing_aside(order.as_json), telling_how_to_go_on(go_on):
-            after = await run_here(runtime, row.thread_id, head_seq, screen)
-        if screen:
-            screen.out.print(f"thread {after.id} is {after.status}", style="dim")
-        else:
+        await run_until_rest(runtime, row.thread_id, f"{row.id} decided", order.target, order.as_json)
+        if order.as_json:
             await _print(runtime, row)
         return None
 

@@ -2,8 +2,9 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -132,25 +133,13 @@ def _by(name: str) -> str:
     return name or user()
 
 
-Database = Annotated[
-    str,
-    typer.Option(
-        envvar="TENUTO_DATABASE",
-        metavar="URL",
-        callback=_database,
-        help="Where the log is, such as sqlite:///tenuto.db.",
-    ),
-]
-OnlyDatabase = Annotated[
-    str,
-    typer.Option(
-        "--database",
-        envvar="TENUTO_DATABASE",
-        metavar="URL",
-        callback=_only_database,
-        help="Where the log is, such as sqlite:///tenuto.db.",
-    ),
-]
+def _database_option(check: Callable[..., str | None]) -> Any:
+    where = "Where the log is, such as sqlite:///tenuto.db."
+    return typer.Option("--database", envvar="TENUTO_DATABASE", metavar="URL", callback=check, help=where)
+
+
+Database = Annotated[str, _database_option(_database)]
+OnlyDatabase = Annotated[str, _database_option(_only_database)]
 Url = Annotated[
     str | None,
     typer.Option(

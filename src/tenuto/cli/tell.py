@@ -10,7 +10,9 @@ from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import console, print_json, printing_aside, safe
 from tenuto.client import Client
+from tenuto.events import ThreadId
 from tenuto.rows import ThreadRow, WorkerRow
+from tenuto.runtime import Runtime
 
 NO_WORKER = "goes on when a worker starts, such as: tenuto serve"
 
@@ -45,22 +47,30 @@ async def tell(word: Word) -> None:
     known = [agent for agent in agents if agent.name == row.agent]
     check_models(known)
     async with opened(word.target, agents) as runtime:
+        assert isinstance(runtime, Runtime)
         if not known:
             why = f"agent {row.agent!r} is not known here: "
             return await _leave(runtime, word, row, who_goes_on(None, row.id, why))
         told = await word.tell(runtime, row.id)
-        seq = (await runtime.thread(row.id)).head_seq
-        screen = None if word.as_json else Screen(console())
-        if screen:
-            screen.out.print(f"{told}; this command runs thread {row.id} until it rests", style="bold")
-        go_on = f"tenuto run --thread {row.id}{word.target.hint}"
-        with printing_aside(word.as_json), telling_how_to_go_on(go_on):
-            after = await run_here(runtime, row.id, seq, screen)
-        if screen:
-            screen.out.print(f"thread {after.id} is {after.status}", style="dim")
-        else:
+        await run_until_rest(runtime, row.id, told, word.target, word.as_json)
+        if word.as_json:
             print_json(await runtime.thread(row.id))
     return None
+
+
+async def run_until_rest(
+    runtime: Runtime, thread_id: ThreadId, told: str, target: Target, as_json: bool
+) -> None:
+    """Run a thread here after it was told something; with `as_json` nothing is shown of it."""
+    head_seq = (await runtime.thread(thread_id)).head_seq
+    screen = None if as_json else Screen(console())
+    if screen:
+        screen.out.print(f"{told}; this command runs thread {thread_id} until it rests", style="bold")
+    go_on = f"tenuto run --thread {thread_id}{target.hint}"
+    with printing_aside(as_json), telling_how_to_go_on(go_on):
+        after = await run_here(runtime, thread_id, head_seq, screen)
+    if screen:
+        screen.out.print(f"thread {after.id} is {after.status}", style="dim")
 
 
 async def _leave(runtime: AnyRuntime, word: Word, row: ThreadRow, who: str) -> None:

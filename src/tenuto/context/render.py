@@ -57,7 +57,7 @@ def messages_of(item: Item) -> list[Message]:
     event = item.event
     if not item.calls:
         return [AssistantMessage(event.text, (), event.reasoning, event.extra)]
-    calls = tuple([ToolCall(c.id, c.call.name, _said(c), c.call.extra) for c in item.calls])
+    calls = tuple(ToolCall(c.id, c.call.name, _said(c), c.call.extra) for c in item.calls)
     results = [ToolMessage(c.id, _result(c)) for c in item.calls]
     return [AssistantMessage(event.text, calls, event.reasoning, event.extra), *results]
 

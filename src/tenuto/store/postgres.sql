@@ -1,4 +1,4 @@
--- The queries that only read; what writes is in functions (migrations/postgres). The same names as in sqlite.sql.
+-- All but the first only read, and have the same names as in sqlite.sql; what writes is in functions (migrations/postgres).
 
 -- batch: Writes: ops (JSON), their bodies one after the other, where each begins and how long it is (JSON), and salts.
 -- An array of bytes would have the driver look up its type on each new connection, for longer than all this takes.
