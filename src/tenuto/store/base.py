@@ -172,8 +172,8 @@ class Store(ABC):
         self, owner: str, agents: Iterable[str] | Mapping[str, int], *, limit: int, lease_seconds: float
     ) -> Claimed:
         """Take up to `limit` ready threads; of an agent no more than a mapping says. The agents take turns;
-        within one, those come first that have been ready for longest, and threads about which a person just
-        decided something have a head start of ten seconds.
+        within one, those come first whose holder's lease has ended, then those that have been ready for
+        longest, and threads about which a person just decided something have a head start of ten seconds.
         """
         limit, lease_ms = min(limit, limits.MAX_BATCH_APPENDS), round(lease_seconds * 1000)
         most = agents if isinstance(agents, Mapping) else dict.fromkeys(sorted(agents), LATEST)

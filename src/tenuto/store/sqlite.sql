@@ -27,7 +27,7 @@ UPDATE threads SET head_seq = ?1, head_hash = ?2, updated_at = ?3, deaths = deat
 UPDATE threads SET status = ? WHERE num = ?;
 
 -- end: The holder ended the thread, having seen all of it, and gives it back.
-UPDATE threads SET status = ?, ready_at = ?, lease_owner = NULL, lease_until = 0, deaths = 0 WHERE num = ?;
+UPDATE threads SET status = ?, ready_at = ?, decided = 0, lease_owner = NULL, lease_until = 0, deaths = 0 WHERE num = ?;
 
 -- make_ready: An external event came: the thread is ready now, or was so before.
 UPDATE threads
@@ -110,9 +110,9 @@ SELECT 'runnable', count(*), min(ready_at) FROM threads WHERE ready_at <= ?1 AND
 UNION ALL
 SELECT 'abandoned', count(*), min(lease_until) FROM threads WHERE lease_owner IS NOT NULL AND lease_until <= ?1;
 
--- claimable: Ready threads of one agent that no live lease holds, of those that a person just decided about or of
--- the others, longest ready first; the first have a head start of ten seconds.
-SELECT ready_at - 10000 * decided, ready_at, num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
+-- claimable: Ready threads of one agent that no live lease holds, of those marked as decided or of the others, longest
+-- ready first; the first have a head start of ten seconds, and what a holder left whose lease has ended comes first of all.
+SELECT iif(lease_owner IS NULL, ready_at - 10000 * decided, 0), ready_at, num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
 WHERE agent = ? AND decided = ? AND ready_at <= ? AND lease_until <= ?
 ORDER BY ready_at LIMIT ?;
 
@@ -130,8 +130,9 @@ SELECT min(at) FROM (
     WHERE agent = ?1 AND decided IN (0, 1) AND ready_at <= ?2 AND lease_until > ?2 AND lease_owner <> ?3
 );
 
--- lease: A claim: the new epoch fences off whoever held the thread before, and a holder that is still there died.
-UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status = 'running', decided = 0, deaths = ?
+-- lease: A claim: the new epoch fences off whoever held the thread before, and a holder that is still there died. The
+-- thread is marked as decided until it is given back, so that it goes before others when this holder dies.
+UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status = 'running', decided = 1, deaths = ?
 WHERE num = ?;
 
 -- held: A thread still held under this claim.
@@ -141,7 +142,8 @@ SELECT num, head_seq FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?
 UPDATE threads SET lease_until = ? WHERE num = ?;
 
 -- release: The holder gives the thread back, at rest or to be gone on with by another.
-UPDATE threads SET lease_owner = NULL, lease_until = 0, ready_at = ?1, status = ?2, deaths = deaths * (?2 = 'running')
+UPDATE threads
+SET lease_owner = NULL, lease_until = 0, ready_at = ?1, decided = 0, status = ?2, deaths = deaths * (?2 = 'running')
 WHERE num = ?3;
 
 -- leases_of: What a worker holds.

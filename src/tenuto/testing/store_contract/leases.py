@@ -159,6 +159,33 @@ class LeaseContract:
         order = [(await store.claim("worker-1", ["ops"], limit=1, **LEASE)).claims[0] for _ in range(3)]
         assert [claim.thread_id for claim in order] == ["long ready", "decided", "just ready"]
 
+    async def test_what_a_dead_holder_left_goes_before_all_others(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        for name in ("decided", "long ready", "left"):
+            await started(store, name)
+        await waiting(store, ThreadId("decided"), "i")
+        await store.resolve(approved("i"), append_id="a")
+        clock.advance(1)
+        assert (await store.take("worker-2", ThreadId("left"), **LEASE)) is not None
+        clock.advance(15)
+        order = [(await store.claim("worker-1", ["ops"], limit=1, **LEASE)).claims[0] for _ in range(3)]
+        assert [claim.thread_id for claim in order] == ["left", "decided", "long ready"]
+
+    async def test_what_was_given_back_has_no_head_start(self, store: Store, clock: FakeClock) -> None:
+        for name in ("given back", "ended", "long ready"):
+            await started(store, name)
+            clock.advance(1)
+        claim = await held(store, ThreadId("given back"))
+        await store.release(claim, seen_seq=2, wake_at_ms=clock.at_ms, status="running")
+        claim = await held(store, ThreadId("ended"))
+        end = [ThreadCompleted()]
+        await store.append(claim.thread_id, end, append_id="a", epoch=claim.epoch, head_seq=2)
+        clock.advance(1)
+        await store.append(claim.thread_id, [MESSAGE], append_id="b")
+        order = [(await store.claim("worker-1", ["ops"], limit=1, **LEASE)).claims[0] for _ in range(3)]
+        assert [claim.thread_id for claim in order] == ["long ready", "given back", "ended"]
+
     async def test_no_thread_is_claimed_twice(self, store: Store, second: Store) -> None:
         for number in range(30):
             await started(store, f"t{number}")
