@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +42,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 
 def test_a_url_says_what_is_wrong_with_it() -> None:
-    for wrong in ("pool=0", "pool=many", "prepared=maybe"):
+    for wrong in ("pool=0", "pool=many", "prepared=maybe", "listen=no"):
         with pytest.raises(ConfigurationError, match=r"db\.example/tenuto: pool is a number"):
             open_store(f"postgresql://ana:secret@db.example/tenuto?{wrong}")
 
@@ -57,7 +60,24 @@ async def test_a_wrong_parameter_is_a_clear_error(postgres_url: str) -> None:
     assert "sslmode" in str(error)
 
 
+async def test_a_file_or_a_socket_that_is_missing_is_said_to_be(tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    for query in (f"sslmode=verify-full&sslrootcert={away}", f"host={away}"):
+        error = await refused(StoreError, open_store(f"postgresql:///tenuto?{query}").open())
+        assert "the URL names a file or a socket that is not here" in str(error)
+
+
 # -- the schema ---------------------------------------------------------------------------------------
+
+
+async def test_a_schema_may_have_any_name(postgres_url: str) -> None:
+    execute(postgres_url, 'CREATE SCHEMA "My Log"')
+    store = open_store(re.sub("search_path=[^&]*", "search_path=%22My%20Log%22", postgres_url))
+    await store.open()
+    assert await store.schema() == (len(MIGRATIONS), len(MIGRATIONS))
+    assert len(await store.read(await started(store))) == 2
+    await store.close()
+    execute(postgres_url, 'DROP SCHEMA "My Log" CASCADE')
 
 
 async def test_stores_that_open_at_once_make_the_schema_once(postgres_url: str) -> None:
@@ -258,3 +278,18 @@ async def test_one_damaged_event_hides_nothing_else(store: PostgresStore, postgr
     assert "thread t1 has 1 events out of their place, the first of them event -2" in stray
     execute(postgres_url, "DELETE FROM threads WHERE num = 1")
     assert len(await store.strays()) == 2
+
+
+async def test_what_cannot_be_asked_just_now_is_not_taken_for_damaged(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await waiting(store, await started(store), "i1")
+    fetch = store._fetch
+
+    async def fetch_heads_alone(query: str, *parameters: object) -> Any:
+        if query == "interrupt_heads":
+            return await fetch(query, *parameters)
+        raise StoreError("too many connections", away=True)
+
+    monkeypatch.setattr(store, "_fetch", fetch_heads_alone)
+    assert "too many connections" in str(await refused(StoreError, store.interrupts()))

@@ -271,6 +271,8 @@ class Store(ABC):
         try:
             return (await self._fetch("interrupt", head[0]))[0]
         except (StoreError, IndexError) as error:
+            if getattr(error, "away", False):
+                raise
             return (*head, None, str(error), None, None, None)
 
     async def doubtful(self, thread_id: ThreadId | None = None) -> list[ThreadId]:

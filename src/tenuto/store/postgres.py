@@ -5,17 +5,16 @@ postgres_commit.py   the group commit around the verbs that write to logs
 postgres_schema.py   the schema, and errors in words
 migrations/postgres  the tables, and the verbs as functions; postgres.sql has the queries that only read
 
-`postgresql://user:password@host:port/database?...` takes the parameters of libpq, such as `sslmode`, and
-`search_path` to have several logs in one database. Of our own: `pool=10`, how many connections at most;
-`prepared=off` for a pooler in transaction mode that does not keep prepared statements; `listen=URL`, a direct
-way to the server where the rest goes through a pooler, or `listen=off`. Without LISTEN all works, later: a
-worker looks every `POLL_SECONDS`. Nothing else needs a session.
+`postgresql://user:password@host:port/database?...` takes what docs/fleet.md lists. `pool=10`: connections, at
+most; `prepared=off`: for a pooler that keeps no prepared statements; `listen=URL`, a direct way to the server
+or `listen=off`: without LISTEN all works, later. Nothing else needs a session.
 """
 
 import asyncio
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import random
 import re
@@ -32,15 +31,16 @@ import msgspec
 
 from tenuto import errors, limits
 from tenuto.clock import Clock
-from tenuto.errors import ConfigurationError, StoreError
+from tenuto.errors import ConfigurationError, StoreError, TenutoError
 from tenuto.events import VERSION, InterruptId, InterruptRaised, ThreadId
 from tenuto.locks import check_owner
 from tenuto.rows import SALT_BYTES, Change, Encoded, WorkerRow, already_decided
 from tenuto.store.base import Store
 from tenuto.store.postgres_commit import GroupCommit, Op
-from tenuto.store.postgres_schema import CROWDED, FAULTS, MIGRATIONS, migrate, store_error, version_of
+from tenuto.store.postgres_schema import FAULTS, MIGRATIONS, migrate, store_error, version_of
 from tenuto.store.queries import load_queries
 
+logger = logging.getLogger("tenuto.store")
 SQL: Final = load_queries(Path(__file__).with_name("postgres.sql"))
 TOGETHER: Final = frozenset({"create", "append", "resolve", "take", "release"})
 SAID: Final = "!"  # begins what is published, beside the news of logs
@@ -69,20 +69,20 @@ class PostgresStore(Store):
         self._url = parts._replace(query=urlencode(given, quote_via=quote)).geturl()
         self.listen_url = "" if listen == "off" else listen or self._url
         self.publishes = bool(self.listen_url)
-        if not (pool or "1").isdecimal() or int(pool or 1) < 1 or prepared not in ("", "on", "off"):
-            raise ConfigurationError(f"{self.place}: pool is a number from 1 on, prepared is on or off")
+        known = prepared in ("", "on", "off") and (listen in ("", "off") or "://" in listen)
+        if not known or not (pool or "1").isdecimal() or int(pool or 1) < 1:
+            raise ConfigurationError(
+                f"{self.place}: pool is a number > 0, prepared on or off, listen off or a URL"
+            )
         self.most_connections = int(pool or limits.POOL_CONNECTIONS)
-        self._how = {
-            "timeout": limits.POOL_WAIT_SECONDS,
-            "command_timeout": limits.STATEMENT_SECONDS,
-            "statement_cache_size": 0 if prepared == "off" else 100,
-        }
+        self._how = {"timeout": limits.POOL_WAIT_SECONDS, "command_timeout": limits.STATEMENT_SECONDS}
+        self._how["statement_cache_size"] = 0 if prepared == "off" else 100
         self._pool: Any = None
         self._commits: GroupCommit | None = None
         self._offset_ms = 0.0
         self._owners: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
-        self._heeding = False
+        self._listening: asyncio.Task[None] | None = None
         self._listener: Any = None
         self._name, self._channel = secrets.token_hex(4), ""
         self._news: dict[ThreadId, int] = {}
@@ -97,15 +97,15 @@ class PostgresStore(Store):
             return
         async with self.connected() as connection:
             await migrate(connection, self.place)
-            schema = await connection.fetchval("SELECT current_schema()::regnamespace::oid")
+            schema = await connection.fetchval("SELECT quote_ident(current_schema())::regnamespace::oid")
         self._channel = f"tenuto_{schema}"
         # Nothing of ours stays in a session, so none has to be reset.
-        self._pool = await asyncpg.create_pool(
-            self._url, min_size=0, max_size=self.most_connections, reset=_nothing, **self._how
-        )
+        sizes = {"min_size": 0, "max_size": self.most_connections}
+        self._pool = await asyncpg.create_pool(self._url, reset=_nothing, **sizes, **self._how)
         self._commits = GroupCommit(self.place, self._send)
         await self._look()
         self._looking = asyncio.create_task(self._keep_looking())
+        self._listen()
 
     @contextlib.asynccontextmanager
     async def connected(self, url: str = "") -> AsyncIterator[Any]:
@@ -129,7 +129,7 @@ class PostgresStore(Store):
             for owner in self._owners:
                 await self._perform("remove_worker", owner=owner)
             await self._tell()
-        tasks = [task for task in (self._looking, self._telling) if task]
+        tasks = [task for task in (self._looking, self._listening, self._telling) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -137,7 +137,7 @@ class PostgresStore(Store):
             async with asyncio.timeout(limits.STOP_SECONDS):
                 await self._pool.close()
         self._pool.terminate()
-        self._pool = self._commits = self._looking = self._telling = self._listener = None
+        self._pool = self._commits = self._looking = self._listening = self._telling = self._listener = None
         self._owners.clear()
 
     async def schema(self) -> tuple[int, int]:
@@ -155,7 +155,7 @@ class PostgresStore(Store):
         """
         if self._pool is None:
             raise StoreError(f"{self.place}: the store is not open")
-        connected = asked_before = False
+        connected, asked_before, waited = False, False, 0.0
         while True:
             try:
                 async with self._pool.acquire(timeout=limits.POOL_WAIT_SECONDS) as connection:
@@ -164,9 +164,14 @@ class PostgresStore(Store):
                     return rows
             except FAULTS as error:
                 told = store_error(self.place, error, connected=connected, wrote=wrote and connected)
-                if told.facts.get("passing") and getattr(error, "sqlstate", "") != CROWDED:
+                facts = told.facts
+                if facts.get("crowded") and waited < limits.POOL_WAIT_SECONDS:  # our own come free
+                    await asyncio.sleep(limits.CROWDED_SECONDS)
+                    waited += limits.CROWDED_SECONDS
+                    continue
+                if facts.get("passing") and not facts["busy"]:
                     await self._pool.expire_connections()
-                if asked_before or not told.facts.get("passing") or told.facts.get("unknown"):
+                if asked_before or not facts.get("passing") or facts["unknown"]:
                     raise told from error
             connected, asked_before = False, True
 
@@ -272,25 +277,28 @@ class PostgresStore(Store):
             self._announce([Change(thread_id, head_seq, True) for thread_id, head_seq in news])
 
     def _listen(self) -> None:
-        if self._looking is not None and self._callbacks and not self._heeding:
-            self._looking.cancel()
-            self._looking = asyncio.create_task(self._keep_looking())
+        if self._looking and self._callbacks and self.listen_url and not self._listening:
+            self._listening = asyncio.create_task(self._keep_listening())
+
+    async def _keep_listening(self) -> None:
+        """To what others say. Where that fails nothing is lost: a store looks as well."""
+        while True:
+            try:
+                async with self.connected(self.listen_url) as connection:
+                    await connection.add_listener(self._channel, self._heard)
+                    self._listener = connection
+                    await self._look()
+                    while not connection.is_closed():
+                        await _pause()
+            except TenutoError as error:
+                logger.warning("what other processes say is not heard: %s", error)
+            await _pause()
 
     async def _keep_looking(self) -> None:
-        """Every few seconds, and at what others say, where they can be heard."""
         while True:
-            with contextlib.suppress(StoreError):
-                self._heeding = bool(self._callbacks and self.listen_url)
-                if self._heeding:
-                    async with self.connected(self.listen_url) as connection:
-                        await connection.add_listener(self._channel, self._heard)
-                        self._listener = connection
-                        while not connection.is_closed():
-                            await self._look()
-                            await _pause()
-                else:
-                    await self._look()
             await _pause()
+            with contextlib.suppress(StoreError):
+                await self._look()
 
     async def _look(self) -> None:
         """Ask the time, say that our workers live, and make up for news that got lost."""
@@ -301,9 +309,8 @@ class PostgresStore(Store):
         outcome = msgspec.json.decode(rows[0][0], type=Outcome)
         self._offset_ms = outcome.value - (asked_at + self._clock.monotonic()) * 500
         before, self._looked = self._looked, {thread_id: head for thread_id, head, _ in outcome.changes}
-        grown = [Change(*change) for change in outcome.changes if before.get(change[0]) != change[1]]
-        if grown:
-            self._announce(grown)
+        grown = (change for change in outcome.changes if before.get(change[0]) != change[1])
+        self._announce([Change(*change) for change in grown])
 
 
 def _json(value: Any) -> str:

@@ -54,10 +54,8 @@ class GroupCommit:
     async def _fly(self) -> None:
         try:
             while self._waiting:
-                batch, size = [self._waiting.popleft()], 0
-                while (
-                    self._waiting and len(batch) < limits.MAX_BATCH_APPENDS and size < limits.MAX_BATCH_BYTES
-                ):
+                batch, size, most = [self._waiting.popleft()], 0, limits.MAX_BATCH_APPENDS
+                while self._waiting and len(batch) < most and size < limits.MAX_BATCH_BYTES:
                     batch.append(self._waiting.popleft())
                     size += sum(map(len, batch[-1].bodies))
                 await self._commit(batch)
