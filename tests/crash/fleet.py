@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.processes import ProcessFailed
 from tests.crash.databases import LEASE_SECONDS, PostgresLog
 from tests.crash.stand import Figures, Stand, standing
 from tests.crash.workload import place_of
 
-from tenuto.cli.processes import ProcessFailed
 from tenuto.testing.postgres import PostgresServer
 
 AT_A_TIME = 24  # requests of ours

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+from examples.processes import Processes
 from tests.crash.databases import Log
 from tests.crash.workload import thread_id
 
 from tenuto import Runtime, Settings
-from tenuto.cli.processes import Processes
 from tenuto.events import CallFinished, InterruptResolved, ModelReplied, ThreadStarted
 
 T = TypeVar("T")

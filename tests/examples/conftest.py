@@ -13,7 +13,7 @@ from tests.cli.conftest import Shell, nothing_is_left_running
 
 __all__ = ["nothing_is_left_running"]  # a fixture for these tests as well
 
-from tenuto.cli.processes import Processes
+from examples.processes import Processes
 
 TOKEN = "order-desk"
 

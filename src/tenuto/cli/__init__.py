@@ -8,8 +8,7 @@ program; `ask.py` asks at the terminal. `inbox.py` decides, `live_inbox.py` by t
 `inbox_view.py` shows; `tell.py` tells a thread something; `look.py` reads, `follow.py` and `export.py` are
 what they are called; `token.py` lets people use a server; `doctor.py` says what is wrong and what to do.
 `view.py` puts an event into words, `transcript.py` a thread into Markdown, `lines.py` into JSON lines;
-`terminal.py` prints, `region.py` redraws the end of a terminal; `demo.py` tells the story with the processes
-of `processes.py`.
+`terminal.py` prints, `region.py` redraws the end of a terminal.
 
 Everything goes through `tenuto.Runtime`; a command decides nothing that a program could not. What models,
 tools and people wrote is escaped before it reaches a terminal and is never read as markup. Typer, Rich and

@@ -1,10 +1,9 @@
-"""The guided tour: an order desk with an approval, a kill -9 and a recovery, told while it really happens.
+"""The guided tour, told while it really happens: an order desk with an approval, a kill -9 and a recovery.
 
 Order service, model and runtime are processes of their own that talk over HTTP, as in production. Whatever
 does not come out as promised ends the tour with exit code 1 and one line that says what.
 """
 
-import importlib.util
 import json
 import os
 import secrets
@@ -17,10 +16,10 @@ from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
+from examples.processes import Processes, ProcessFailed
 from tenuto.cli.ask import confirm
-from tenuto.cli.processes import Processes, ProcessFailed
 from tenuto.cli.terminal import console, is_interactive, pretty, safe
-from tenuto.errors import ConfigurationError, TenutoError
+from tenuto.errors import TenutoError
 
 QUESTION: Final = "Where is order 17?"
 REFUND: Final = "Refund order 17, it arrived damaged."
@@ -40,12 +39,7 @@ class NotAsPromised(TenutoError):
 
 
 def demo() -> int:
-    """Tell the story; the exit code. Raises `ConfigurationError` where there is no checkout around."""
-    sys.path.insert(0, os.getcwd())
-    if not (importlib.util.find_spec("examples") and importlib.util.find_spec("examples.orders")):
-        raise ConfigurationError(
-            f"the demo needs examples/orders, which is not in {os.getcwd()}: run ./dev demo in a checkout"
-        )
+    """Tell the story; the exit code. Raises `NotAsPromised`."""
     started = time.monotonic()
     place = Path(tempfile.mkdtemp(prefix="tenuto-demo-"))
     tour = Tour(place)
