@@ -9,13 +9,13 @@ from typing import Final
 from tenuto.agent import Agent
 from tenuto.cli.ask import ask, read_line
 from tenuto.cli.chat_lines import ChatLines
-from tenuto.cli.conversation import LOOK_AGAIN_SECONDS, Conversation
+from tenuto.cli.conversation import Conversation
 from tenuto.cli.find import opened
 from tenuto.cli.history import History, history_file
-from tenuto.cli.run import Task, conclude, own_thread, user
+from tenuto.cli.run import Task, conclude, say_until_when, talk_about
 from tenuto.cli.screen import FormattedScreen, screen_for
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import complain, console, is_interactive, moment, now_ms, printing_aside, safe
+from tenuto.cli.terminal import complain, console, is_interactive, printing_aside, safe
 from tenuto.errors import TenutoError
 from tenuto.events import Entry, ModelFailed, ThreadFailed, ThreadHalted
 from tenuto.rows import ThreadRow
@@ -37,10 +37,7 @@ WAITS: Final = 3
 async def chat(target: Target, agents: list[Agent], task: Task, *, jsonl: bool, once: bool) -> int:
     """Talk until the person or the program has said all; the exit code, with `once` by the turn's outcome."""
     async with opened(target, agents, must_exist=task.thread is not None) as runtime:
-        talk = Conversation(runtime, task.agent, user())
-        if task.thread is not None:
-            row = await own_thread(runtime, task.thread)
-            talk.thread_id, talk.seq = row.id, row.head_seq
+        talk = await talk_about(runtime, task, "chat")
         try:
             if jsonl:
                 lines = ChatLines(talk)
@@ -165,7 +162,8 @@ class Chat:
             while True:
                 row = await self._watched()
                 if row.status == "sleeping" and self._interactive:
-                    await self._sleep(row)
+                    say_until_when(self._out, row, "stops it")
+                    await self.conversation.sleep(row)
                 elif row.status != "running":  # else something was said to it meanwhile
                     return
 
@@ -199,17 +197,6 @@ class Chat:
             case _:
                 pass
         return row
-
-    async def _sleep(self, row: ThreadRow) -> None:
-        """Until its time has come, or something else wakes it."""
-        wake_at_ms = row.ready_at_ms or 0
-        if wake_at_ms > now_ms():
-            self._out.print(f"sleeps until {moment(wake_at_ms)}; Ctrl-C stops it", style="dim")
-        while True:
-            left_seconds = max(0.0, (wake_at_ms - now_ms()) / 1000)
-            await asyncio.sleep(min(left_seconds or LOOK_AGAIN_SECONDS, LOOK_AGAIN_SECONDS))
-            if wake_at_ms <= now_ms() or (await self.conversation.row()).status != "sleeping":
-                return
 
     async def _show_earlier(self) -> None:
         """The last of what was said before, for whoever comes back."""

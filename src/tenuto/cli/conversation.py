@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from tenuto.cli.find import AnyRuntime
+from tenuto.cli.terminal import now_ms
 from tenuto.errors import Conflict
 from tenuto.events import Entry, ThreadId
 from tenuto.messages import Live
@@ -24,10 +25,18 @@ class Conversation:
     """`thread_id` is None until the first message is said; `seq` is that of the last event that was shown."""
 
     def __init__(
-        self, runtime: AnyRuntime, agent: str, by: str, thread_id: ThreadId | None = None, seq: int = 0
+        self,
+        runtime: AnyRuntime,
+        by: str,
+        thread_id: ThreadId | None = None,
+        seq: int = 0,
+        *,
+        agent: str = "",
+        channel: str = "chat",
     ) -> None:
         self.runtime = runtime
         self.by = by
+        self.channel = channel
         self.thread_id = thread_id
         self.seq = seq
         self._agent = agent
@@ -39,7 +48,7 @@ class Conversation:
             self.thread_id = await self.runtime.start(self._agent, message, by=self.by)
             self.seq = 2  # its beginning and what was just said
         else:
-            self._mine.add(await self.runtime.send(self.thread_id, message, by=self.by, channel="chat"))
+            self._mine.add(await self.runtime.send(self.thread_id, message, by=self.by, channel=self.channel))
         return self.thread_id
 
     async def turn(self) -> AsyncGenerator[Happening, None]:
@@ -78,6 +87,14 @@ class Conversation:
             if waiting:
                 await asyncio.wait(waiting)
             await items.aclose()
+
+    async def sleep(self, row: ThreadRow) -> None:
+        """Until the time of a thread that sleeps has come, or something else wakes it."""
+        while True:
+            left_seconds = max(0.0, ((row.ready_at_ms or 0) - now_ms()) / 1000)
+            await asyncio.sleep(min(left_seconds or LOOK_AGAIN_SECONDS, LOOK_AGAIN_SECONDS))
+            if (row.ready_at_ms or 0) <= now_ms() or (await self.row()).status != "sleeping":
+                return
 
     async def stop(self) -> None:
         """Ask for the turn to stop; nothing when it has come to its end already."""

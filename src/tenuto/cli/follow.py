@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from tenuto.cli.find import AnyRuntime, all_events, check_reached, find_thread, opened
+from tenuto.cli.find import AnyRuntime, check_reached, find_thread, opened
 from tenuto.cli.lines import LineWriter, summary
+from tenuto.cli.run import learn
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, safe
 from tenuto.cli.view import View
@@ -54,11 +55,8 @@ async def _told(runtime: AnyRuntime, row: ThreadRow, after: int) -> "_Told":
     told = _Told(console())
     if not after:
         told.out.print(told.view.head(row), style="bold")
-        return told
-    async for entry in all_events(runtime, row.id):
-        if entry.seq > after:
-            break
-        told.view.learn(entry.event)
+    else:
+        await learn(told.view, runtime, row.id, after)
     return told
 
 

@@ -171,7 +171,7 @@ class LiveInbox:
     async def _run(self, thread_id: str) -> None:
         try:
             row = await self._runtime.thread(thread_id)
-            talk = Conversation(self._runtime, "", self._by, row.id, row.head_seq)
+            talk = Conversation(self._runtime, self._by, row.id, row.head_seq)
             async with contextlib.aclosing(talk.turn()) as items:
                 async for _ in items:
                     pass

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from tenuto.agent import Agent
 from tenuto.cli.ask import ask
+from tenuto.cli.conversation import Conversation
 from tenuto.cli.find import AnyRuntime, all_events, find_thread, opened
 from tenuto.cli.lines import summary
 from tenuto.cli.target import Target
@@ -25,7 +26,6 @@ from tenuto.cli.terminal import (
     safe,
 )
 from tenuto.cli.view import View, asked
-from tenuto.client import Client
 from tenuto.errors import ConfigurationError, UnknownAgent
 from tenuto.events import (
     TERMINAL,
@@ -35,7 +35,6 @@ from tenuto.events import (
     InterruptRaised,
     ModelFailed,
     ModelReplied,
-    ThreadId,
 )
 from tenuto.messages import (
     AttemptFailed,
@@ -54,8 +53,6 @@ from tenuto.thread import ThreadState
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-LOOK_AGAIN_SECONDS = 0.5
 
 
 def user() -> str:
@@ -92,19 +89,21 @@ async def run(target: Target, agents: list[Agent], task: Task) -> int:
 
     At a server it runs there, and is shown here.
     """
-    hint = task.hint
     async with opened(target, agents, must_exist=task.thread is not None) as runtime:
-        screen = None if task.as_json else Screen(console())
-        thread_id, after = await _begin(runtime, task)
-        with printing_aside(task.as_json), telling_how_to_go_on(f"tenuto run --thread {thread_id}{hint}"):
-            await _converse(runtime, thread_id, after, screen)
-        state = await runtime.state(thread_id)
+        talk = await talk_about(runtime, task, "cli")
+        screen = None if task.as_json else await screen_of(talk)
+        if task.message is not None:
+            await talk.say(task.message)
+        go_on = f"tenuto run --thread {talk.thread_id}{task.hint}"
+        with printing_aside(task.as_json), telling_how_to_go_on(go_on):
+            await _converse(talk, screen)
+        state = await runtime.state(str(talk.thread_id))
         if task.as_json:
             print_json(summary(state))
         else:
-            await conclude(runtime, state, hint)
+            await conclude(runtime, state, task.hint)
     if state.ended == "failed":
-        complain(f"thread {thread_id} failed: {state.error}")
+        complain(f"thread {state.id} failed: {state.error}")
     return 1 if state.ended not in (None, "completed") else 0
 
 
@@ -118,98 +117,68 @@ def telling_how_to_go_on(command: str) -> Iterator[None]:
         raise
 
 
-async def _begin(runtime: AnyRuntime, task: Task) -> tuple[ThreadId, int]:
-    """The thread, and after which event there is something to show."""
+async def talk_about(runtime: AnyRuntime, task: Task, channel: str) -> Conversation:
+    """A new conversation, or one about the thread that `task` names, from its end on.
+
+    Raises `UnknownAgent` for a thread that could not be run here.
+    """
     if task.thread is None:
-        assert task.message is not None
-        return await runtime.start(task.agent, task.message, by=user()), 2
-    row = await own_thread(runtime, task.thread)
-    if task.message is None:
-        return row.id, row.head_seq
-    return row.id, await runtime.send(row.id, task.message, by=user(), channel="cli")
-
-
-async def own_thread(runtime: AnyRuntime, beginning: str) -> ThreadRow:
-    """The thread whose id begins so. Raises `UnknownAgent` for one that could not be run here."""
-    row = await find_thread(runtime, beginning)
+        return Conversation(runtime, user(), agent=task.agent, channel=channel)
+    row = await find_thread(runtime, task.thread)
     if isinstance(runtime, Runtime) and row.agent not in runtime.agents:
         raise UnknownAgent(f"thread {row.id} is of agent {row.agent!r}; name that with --agent MODULE:AGENT")
-    return row
+    return Conversation(runtime, user(), row.id, row.head_seq, channel=channel)
 
 
-async def _converse(runtime: AnyRuntime, thread_id: ThreadId, after: int, screen: "Screen | None") -> None:
+async def _converse(talk: Conversation, screen: "Screen | None") -> None:
     left: set[str] = set()  # what the person here did not want to decide now
     while True:
-        row = await run_here(runtime, thread_id, after, screen)
-        after = row.head_seq
+        row = await watch(talk, screen)
         if screen is None or not is_interactive():
             return
         if row.status == "sleeping":
-            wake_at_ms = row.ready_at_ms or now_ms() + 1000
-            screen.out.print(f"sleeps until {moment(wake_at_ms)}; Ctrl-C leaves it asleep", style="dim")
-            while (left_ms := wake_at_ms - now_ms()) > 0:
-                await asyncio.sleep(min(left_ms / 1000, LOOK_AGAIN_SECONDS))
-                if (await runtime.thread(row.id)).status != "sleeping":
-                    break
-        elif not await ask(runtime, thread_id, left, screen.out, user()):
+            say_until_when(screen.out, row, "leaves it asleep")
+            await talk.sleep(row)
+        elif not await ask(talk.runtime, row.id, left, screen.out, talk.by):
             return
 
 
-async def run_here(
-    runtime: AnyRuntime, thread_id: ThreadId, after: int, screen: "Screen | None"
-) -> ThreadRow:
-    """Advance the thread until it rests, wherever it runs, and show what happens; its row then."""
-    if isinstance(runtime, Client):
-        return await _watch_there(runtime, thread_id, after, screen)
-    watching = asyncio.create_task(_watch(runtime, thread_id, after, screen)) if screen else None
-    try:
-        while True:
-            if not await runtime.drive(thread_id):
-                # Another process has it, or its time has not come.
-                await runtime.wait(thread_id, LOOK_AGAIN_SECONDS)
-            row = await runtime.thread(thread_id)
-            if row.status != "running":
-                break
-    finally:
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
-        if screen is not None:
-            screen.break_line()
-    if screen is not None:
-        async for entry in all_events(runtime, thread_id, max(after, screen.seq)):
-            screen.show(entry)
-        screen.end_line()
-    return row
+def say_until_when(out: "Console", row: ThreadRow, ctrl_c: str) -> None:
+    """Of a thread that sleeps; nothing when it is about to wake."""
+    if (row.ready_at_ms or 0) > now_ms():
+        out.print(f"sleeps until {moment(row.ready_at_ms or 0)}; Ctrl-C {ctrl_c}", style="dim")
 
 
-async def _watch_there(
-    runtime: Client, thread_id: ThreadId, after: int, screen: "Screen | None"
-) -> ThreadRow:
+async def watch(talk: Conversation, screen: "Screen | None") -> ThreadRow:
+    """Let the thread advance until it rests, wherever it runs, and show what happens; its row then."""
     while True:
         try:
-            if screen is None:
-                await runtime.wait(thread_id)
-            else:
-                await _watch(runtime, thread_id, after, screen, rest=True)
+            async with contextlib.aclosing(talk.turn()) as items:
+                async for item in items:
+                    if screen is not None:
+                        screen.show(item)
         finally:
             if screen is not None:
                 screen.end_line()
-        row = await runtime.thread(thread_id)
-        if row.status != "running":
+        row = await talk.row()
+        if row.status != "running":  # else somebody moved it on meanwhile
             return row
-        after = max(after, screen.seq if screen else 0)  # somebody moved it on meanwhile
 
 
-async def _watch(
-    runtime: AnyRuntime, thread_id: ThreadId, after: int, screen: "Screen", rest: bool = False
-) -> None:
-    async with contextlib.aclosing(runtime.follow(thread_id, rest=rest)) as items:
-        async for item in items:
-            if isinstance(item, Entry) and item.seq <= after:
-                screen.view.learn(item.event)
-            else:
-                screen.show(item)
+async def screen_of(talk: Conversation) -> "Screen":
+    """A screen that knows what happened in the thread before."""
+    screen = Screen(console())
+    if talk.thread_id is not None:
+        await learn(screen.view, talk.runtime, talk.thread_id, talk.seq)
+    return screen
+
+
+async def learn(view: View, runtime: AnyRuntime, thread_id: str, upto: int) -> None:
+    """Let `view` know what the events up to this one say, which later ones refer to."""
+    async for entry in all_events(runtime, thread_id):
+        if entry.seq > upto:
+            break
+        view.learn(entry.event)
 
 
 class Screen:
@@ -220,7 +189,6 @@ class Screen:
         self.view = View(brief=True)
         self._streamed = ""  # of the reply that arrives
         self._line_open = False
-        self.seq = 0  # of the last event shown
 
     def show(self, item: Entry | Replayed | Live) -> None:
         """Print what there is to see of it."""
@@ -241,8 +209,7 @@ class Screen:
             case ToolProgress(message=message, fraction=fraction):
                 share = "" if fraction is None else f" {fraction:.0%}"
                 self.out.print(f"… {safe(message, 200)}{share}", style="dim")
-            case Entry(seq=seq, event=event):
-                self.seq = seq
+            case Entry(event=event):
                 self._event(event)
             case ReasoningDelta() | CallDelta() | StatusLine() | Replayed():
                 pass

@@ -1,4 +1,4 @@
-"""Where a command finds its threads: in a database, or at a server."""
+"""Where a command finds its threads, in a database or at a server; what else its options share."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,3 +54,23 @@ def target_of(context: "typer.Context") -> Target:
             param_hint="--url",
         )
     return Target(**(said or found), said=bool(said))
+
+
+def given(context: "typer.Context", name: str) -> Any:
+    """An option of this command, or where it was left out that before the command."""
+    source, outer = context.get_parameter_source(name), context.parent
+    left_out = source is None or source.name != "COMMANDLINE"
+    return (outer if outer is not None and left_out and name in outer.params else context).params[name]
+
+
+def telling(context: "typer.Context", id: str) -> dict[str, Any]:
+    """What a command that tells a thread something is given: what `tenuto.cli.tell.Telling` has."""
+    from tenuto.cli.agents import load_agents, named_agents
+
+    return {
+        "id": context.params[id],
+        "target": target_of(context),
+        "wait": context.params["wait"],
+        "as_json": context.params["as_json"],
+        "agents": lambda: load_agents(named_agents(given(context, "agent"))),
+    }

@@ -1,82 +1,119 @@
-"""Telling a thread something from a shell: a message, stop, more. And saying who goes on with it."""
+"""Telling a thread something from a shell: a message, stop, more, a decision; and who goes on with it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tenuto.agent import Agent
 from tenuto.cli.agents import check_models
+from tenuto.cli.conversation import Conversation
 from tenuto.cli.find import AnyRuntime, find_thread, opened
-from tenuto.cli.run import Screen, run_here, telling_how_to_go_on
+from tenuto.cli.run import screen_of, telling_how_to_go_on, watch
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import console, print_json, printing_aside, safe
 from tenuto.client import Client
+from tenuto.errors import UnknownAgent
 from tenuto.events import ThreadId
-from tenuto.rows import ThreadRow, WorkerRow
+from tenuto.rows import InterruptRow, ThreadRow, WorkerRow
 from tenuto.runtime import Runtime
 
 NO_WORKER = "goes on when a worker starts, such as: tenuto serve"
 
 
 @dataclass(frozen=True)
-class Word:
-    """What to tell which thread. `tell` does it and returns what was done, in a few words; `agents` imports
-    the agents that are known here, perhaps none.
+class Telling:
+    """Something to tell once, and where. `id` is the beginning of one; `agents` imports the agents that are
+    known here, perhaps none.
     """
 
-    thread: str
-    tell: Callable[[AnyRuntime, str], Awaitable[str]]
+    id: str
     target: Target
     wait: bool
     as_json: bool
     agents: Callable[[], list[Agent]]
 
+    needs_agent = False
+    """Whether it cannot be told here without knowing the thread's agent."""
 
-async def tell(word: Word) -> None:
+    async def find(self, runtime: AnyRuntime) -> ThreadRow | InterruptRow:
+        """What it is about."""
+        raise NotImplementedError
+
+    async def tell(self, runtime: AnyRuntime, row: Any) -> str:
+        """Do it; what was done, in a few words."""
+        raise NotImplementedError
+
+    async def outcome(self, runtime: AnyRuntime, row: Any) -> object:
+        """What a program is told when it was done."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Word(Telling):
+    """What to tell a thread: `say` does it and returns what was done."""
+
+    say: Callable[[AnyRuntime, str], Awaitable[str]]
+
+    async def find(self, runtime: AnyRuntime) -> ThreadRow:
+        return await find_thread(runtime, self.id)
+
+    async def tell(self, runtime: AnyRuntime, row: ThreadRow) -> str:
+        return await self.say(runtime, row.id)
+
+    async def outcome(self, runtime: AnyRuntime, row: ThreadRow) -> object:
+        return await runtime.thread(row.id)
+
+
+async def tell(word: Telling) -> None:
     """Tell it once, then leave the thread to a server or a live worker, or run it here until it rests.
 
-    Agents are imported only to run it, and before it is told: when that fails, nothing was done.
+    Agents are imported only where they are needed, and before it is told: when that fails, nothing was done.
     """
     async with opened(word.target) as runtime:
-        row = await find_thread(runtime, word.thread)
+        row = await word.find(runtime)
+        thread_id = row.id if isinstance(row, ThreadRow) else row.thread_id
         if isinstance(runtime, Client):
-            return await _leave(runtime, word, row, f"the server goes on with thread {row.id}")
+            return await _leave(runtime, word, row, f"the server goes on with thread {thread_id}")
         worker = await worker_for(runtime, row.agent)
-        if worker or not word.wait:
-            return await _leave(runtime, word, row, who_goes_on(worker, row.id))
+        if not word.needs_agent and (worker or not word.wait):
+            return await _leave(runtime, word, row, who_goes_on(worker, thread_id))
     agents = word.agents()
     known = [agent for agent in agents if agent.name == row.agent]
-    check_models(known)
+    if word.needs_agent and not known:
+        raise UnknownAgent(
+            f"new arguments are checked by agent {row.agent!r}; name it with --agent MODULE:AGENT"
+        )
+    if word.wait and worker is None:
+        check_models(known)
     async with opened(word.target, agents) as runtime:
         assert isinstance(runtime, Runtime)
-        if not known:
-            why = f"agent {row.agent!r} is not known here: "
-            return await _leave(runtime, word, row, who_goes_on(None, row.id, why))
-        told = await word.tell(runtime, row.id)
-        await run_until_rest(runtime, row.id, told, word.target, word.as_json)
+        worker = await worker_for(runtime, row.agent)
+        if worker or not word.wait or not known:
+            why = "" if known else f"agent {row.agent!r} is not known here: "
+            return await _leave(runtime, word, row, who_goes_on(worker, thread_id, why))
+        await _run_until_rest(runtime, thread_id, await word.tell(runtime, row), word)
         if word.as_json:
-            print_json(await runtime.thread(row.id))
+            print_json(await word.outcome(runtime, row))
     return None
 
 
-async def run_until_rest(
-    runtime: Runtime, thread_id: ThreadId, told: str, target: Target, as_json: bool
-) -> None:
-    """Run a thread here after it was told something; with `as_json` nothing is shown of it."""
-    head_seq = (await runtime.thread(thread_id)).head_seq
-    screen = None if as_json else Screen(console())
+async def _run_until_rest(runtime: Runtime, thread_id: ThreadId, told: str, word: Telling) -> None:
+    """Run a thread here after it was told something; nothing is shown of it to a program."""
+    talk = Conversation(runtime, "", thread_id, (await runtime.thread(thread_id)).head_seq)
+    screen = None if word.as_json else await screen_of(talk)
     if screen:
         screen.out.print(f"{told}; this command runs thread {thread_id} until it rests", style="bold")
-    go_on = f"tenuto run --thread {thread_id}{target.hint}"
-    with printing_aside(as_json), telling_how_to_go_on(go_on):
-        after = await run_here(runtime, thread_id, head_seq, screen)
+    go_on = f"tenuto run --thread {thread_id}{word.target.hint}"
+    with printing_aside(word.as_json), telling_how_to_go_on(go_on):
+        after = await watch(talk, screen)
     if screen:
         screen.out.print(f"thread {after.id} is {after.status}", style="dim")
 
 
-async def _leave(runtime: AnyRuntime, word: Word, row: ThreadRow, who: str) -> None:
-    told = await word.tell(runtime, row.id)
+async def _leave(runtime: AnyRuntime, word: Telling, row: ThreadRow | InterruptRow, who: str) -> None:
+    told = await word.tell(runtime, row)
     if word.as_json:
-        print_json(await runtime.thread(row.id))
+        print_json(await word.outcome(runtime, row))
     else:
         console().print(f"{told}; {who}")
 

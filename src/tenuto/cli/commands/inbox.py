@@ -22,7 +22,7 @@ from tenuto.cli.options import (
     json_arguments,
     not_blank,
 )
-from tenuto.cli.target import target_of
+from tenuto.cli.target import given, target_of, telling
 
 commands = typer.Typer()
 inbox_app = typer.Typer(
@@ -68,30 +68,12 @@ def inbox(
 def _decide(context: typer.Context, verb: str, **decision: str) -> None:
     """The options that all decisions share are in the context."""
     from tenuto.approvals import Decision
-    from tenuto.cli.agents import load_agents, named_agents
-    from tenuto.cli.inbox import Order, decide
+    from tenuto.cli.inbox import Order
+    from tenuto.cli.tell import tell
 
-    given = context.params
-    whole = Decision(digest=given["digest"], channel="cli", **decision)  # type: ignore[typeddict-item]  # keys are fixed below
-    order = Order(
-        id=given["id"],
-        verb=verb,
-        by=_given(context, "by"),
-        decision=whole,
-        target=target_of(context),
-        wait=given["wait"],
-        as_json=given["as_json"],
-        agents=lambda: load_agents(named_agents(_given(context, "agent"))),
-    )
-    asyncio.run(decide(order))
-
-
-def _given(context: typer.Context, name: str) -> str:
-    """An option of this command, or where it was left out that before the command."""
-    outer = context.parent
-    left_out = (source := context.get_parameter_source(name)) is None or source.name != "COMMANDLINE"
-    value: str = (outer if outer is not None and left_out else context).params[name]
-    return value
+    whole = Decision(digest=context.params["digest"], channel="cli", **decision)  # type: ignore[typeddict-item]  # keys are fixed below
+    order = Order(**telling(context, "id"), verb=verb, by=given(context, "by"), decision=whole)
+    asyncio.run(tell(order))
 
 
 @inbox_app.command(epilog="Example: tenuto inbox approve 3f2a")

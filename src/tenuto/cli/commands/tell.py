@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenuto.cli.options import DATABASE, AgentName, AsJson, By, Database, ThreadArgument, Url, Wait
-from tenuto.cli.target import target_of
+from tenuto.cli.target import telling
 
 if TYPE_CHECKING:
     from tenuto.cli.find import AnyRuntime
@@ -16,21 +16,11 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-def _tell(context: typer.Context, do: "Callable[[AnyRuntime, str], Awaitable[str]]") -> None:
+def _tell(context: typer.Context, say: "Callable[[AnyRuntime, str], Awaitable[str]]") -> None:
     """The options that all of them share are in the context."""
-    from tenuto.cli.agents import load_agents, named_agents
     from tenuto.cli.tell import Word, tell
 
-    given = context.params
-    word = Word(
-        thread=given["thread"],
-        tell=do,
-        target=target_of(context),
-        wait=given["wait"],
-        as_json=given["as_json"],
-        agents=lambda: load_agents(named_agents(given["agent"])),
-    )
-    asyncio.run(tell(word))
+    asyncio.run(tell(Word(**telling(context, "thread"), say=say)))
 
 
 @commands.command(epilog='Example: tenuto send 5b1e "The customer called again."')
