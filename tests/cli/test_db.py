@@ -132,7 +132,9 @@ def test_a_damaged_thread_stops_it_before_anything_is_deleted(aged, tmp_path: Pa
     assert shell.json("threads", "--json") == before
 
 
-@pytest.mark.parametrize("command", ["db status", "db upgrade", "db prune --days 1 --yes", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["db status", "db upgrade", "db prune --days 1 --yes", "doctor", "serve --port 0", "worker"]
+)
 def test_no_database_is_guessed_while_a_server_is_named(shell, command):
     database = shell.environment.pop("TENUTO_DATABASE")
     shell.environment["TENUTO_URL"] = "http://127.0.0.1:9"

@@ -16,6 +16,7 @@ from tenuto.cli.options import (
     AsJson,
     Database,
     NoUrl,
+    OnlyDatabase,
     ThreadOption,
     Url,
     agent_names,
@@ -163,7 +164,7 @@ def serve(
     grace: _Grace = STOP_GRACE_SECONDS,
     log_format: _LogFormat = "text",
     log_level: _LogLevel = "info",
-    database: Database = DATABASE,
+    database: OnlyDatabase = DATABASE,
     url: NoUrl = None,
 ) -> None:
     """Serve agents over HTTP and run their threads.
@@ -196,7 +197,7 @@ def worker(
     ] = None,
     log_format: _LogFormat = "text",
     log_level: _LogLevel = "info",
-    database: Database = DATABASE,
+    database: OnlyDatabase = DATABASE,
     url: NoUrl = None,
 ) -> None:
     """Run threads of these agents, without the HTTP API; any number of workers on one database.
