@@ -93,8 +93,7 @@ class Followed:
         """Those who want the end look whether it has come."""
         self._forget_rest()
         for follower in self.followers:
-            if follower.rest:
-                follower.wake.set()
+            follower.look()
 
     def watch_rest(self) -> None:
         """While anybody wants the end, it is looked for: another process may have run the thread."""
@@ -212,9 +211,10 @@ class Follower:
         told: list[Told] = []
         while not self.ended:
             if self._resting is None:
+                self._resting = False  # until the answer is here; a `look` meanwhile asks again
                 # Asked before reading: what is appended after the answer is read all the same.
-                self._resting = await self._followed.rests(fresh=not self._live)
-                self._behind = self._behind or self._resting
+                if await self._followed.rests(fresh=not self._live):
+                    self._resting = self._behind = True
             if self._behind and (await self._read(told, most) or len(told) >= most):
                 break
             if not self._live:
@@ -229,12 +229,20 @@ class Follower:
                 continue
             if told or self._nudged:
                 break
+            if self._resting is None:
+                continue
             self.wake.clear()
             await self.wake.wait()
             if self.rest and not self._items and not self._nudged:
                 self._resting = None
         self._nudged = False
         return told
+
+    def look(self) -> None:
+        """Whoever wants the end looks whether it has come, also who is just being told something."""
+        if self.rest:
+            self._resting = None
+            self.wake.set()
 
     def nudge(self) -> None:
         """Let whoever waits in `take` go, though there may be nothing to tell."""

@@ -135,6 +135,24 @@ async def test_whether_it_rests_is_asked_once_for_all(
     assert not hub._followed
 
 
+async def test_a_look_that_comes_while_another_is_answered_asks_again(
+    hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (follower,) = await live(hub, 1, rest=True)
+    looks = counting(store, "thread", monkeypatch)
+    waiting = asyncio.create_task(follower.take())
+    hub.rested(THREAD)
+    while not looks:
+        await asyncio.sleep(0)
+    hub.rested(THREAD)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(looks) == 2
+    follower.end()
+    await waiting
+    follower.close()
+
+
 async def test_who_waits_can_be_let_go(hub: Hub, store: Store) -> None:
     (follower,) = await live(hub, 1)
     follower.nudge()

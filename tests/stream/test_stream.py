@@ -205,14 +205,19 @@ async def test_there_is_nothing_to_follow_of_an_unknown_thread(hub: Hub) -> None
     assert not hub._rests
 
 
-async def test_following_to_the_rest_ends_when_the_thread_waits_for_somebody() -> None:
+async def test_following_to_the_rest_ends_when_the_thread_waits_for_somebody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The worker here says so: also to whoever is just being told the last event.
+    monkeypatch.setattr("tenuto.limits.REST_POLL_SECONDS", 3600.0)
+
     @tool(effect="once", approval=True)
     async def pay() -> str:
         return "paid"
 
     agent = Agent("ops", tools=[pay])
     model = ScriptedModel([call("pay"), "all done"])
-    async with Runtime([agent], "sqlite://:memory:", model=model) as runtime:
+    async with Runtime([agent], "sqlite://:memory:", model=model) as runtime, asyncio.timeout(20):
         thread = await runtime.start("ops", "go")
         first = [item async for item in runtime.follow(thread, rest=True)]
         entries = [item for item in first if isinstance(item, Entry)]
