@@ -229,7 +229,7 @@ class Follower:
                 continue
             if told or self._nudged:
                 break
-            if self._resting is None:
+            if self._is_to_ask():
                 continue
             self.wake.clear()
             await self.wake.wait()
@@ -297,6 +297,10 @@ class Follower:
         self.wake.set()
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    def _is_to_ask(self) -> bool:
+        """Did a look come since it was asked last whether the thread rests?"""
+        return self._resting is None
 
     async def _read(self, told: list[Told], most: int) -> bool:
         """Tell the next events of the log; is there more?"""
