@@ -177,7 +177,6 @@ def test_help_is_there_at_once(shell):
         "httpx2",
         "rich.console",
         "sqlite3",
-        "tenuto.cli.run",
     )
     assert not modules.intersection(heavy)
     seconds = []

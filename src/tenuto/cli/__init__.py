@@ -11,10 +11,10 @@ what they are called; `token.py` lets people use a server; `doctor.py` says what
 `terminal.py` prints, `region.py` redraws the end of a terminal.
 
 Everything goes through `tenuto.Runtime`; a command decides nothing that a program could not. What models,
-tools and people wrote is escaped before it reaches a terminal and is never read as markup. Typer, Rich and
-everything heavy are imported when a command runs. Exit codes: 0; 1 with one line on stderr (TENUTO_DEBUG=1
-shows the traceback); 2 for wrong usage, before any agent is loaded or file touched; 130 after Ctrl-C, with
-nothing lost.
+tools and people wrote is escaped before it reaches a terminal and is never read as markup. Rich, a server, a
+database driver and all that is heavy are imported when a command needs them. Exit codes: 0; 1 with one line
+on stderr (TENUTO_DEBUG=1 shows the traceback); 2 for wrong usage, before any agent is loaded or file touched;
+130 after Ctrl-C, with nothing lost.
 """
 
 import os

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
+from tenuto import __version__
 from tenuto.cli.commands import database, examine, inbox, look, tell, token, work
+from tenuto.cli.terminal import log_briefly
 
 app = typer.Typer(
     help="Tenuto runs agents durably: every fact is an event in a database that you own.",
@@ -25,11 +27,7 @@ def start(
     ] = False,
 ) -> None:
     if version:
-        from tenuto import __version__
-
         print(f"tenuto {__version__}")
         raise typer.Exit
     if context.invoked_subcommand not in ("serve", "worker"):
-        from tenuto.cli.terminal import log_briefly
-
         log_briefly()

@@ -8,8 +8,8 @@ import contextlib
 import os
 from typing import Any, Final
 
-from tenuto.cli.options import DATABASE
 from tenuto.cli.terminal import safe
+from tenuto.store import open_store
 
 MOST: Final = 50
 _ANY: Final = "SELECT id, agent, status FROM threads ORDER BY created_at DESC, id DESC LIMIT ?3"
@@ -20,18 +20,18 @@ _INTERRUPTS: Final = (
 )
 
 
-def thread_ids(context: Any, beginning: str) -> list[tuple[str, str]]:
+def thread_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     """Ids of threads that begin so, each with its agent and status; without a beginning the newest."""
-    return _ids(context, _THREADS if beginning else _ANY, beginning)
+    return _ids(ctx, _THREADS if incomplete else _ANY, incomplete)
 
 
-def interrupt_ids(context: Any, beginning: str) -> list[tuple[str, str]]:
+def interrupt_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     """Ids of what waits for a person and begins so, each with its kind."""
-    return _ids(context, _INTERRUPTS, beginning)
+    return _ids(ctx, _INTERRUPTS, incomplete)
 
 
 def _ids(context: Any, query: str, beginning: str) -> list[tuple[str, str]]:
-    from tenuto.store import open_store
+    from tenuto.cli.options import DATABASE
     from tenuto.store.sqlite_file import look_at
 
     # Whatever is wrong, a completion must not print it into the line that is being typed.

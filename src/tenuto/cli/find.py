@@ -1,7 +1,6 @@
 """Opening the database or server that is meant, and finding in it what the beginning of an id names."""
 
 import os
-import re
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,6 @@ from tenuto.rows import InterruptRow, StoredEvent, ThreadRow
 from tenuto.runtime import Runtime, Settings
 from tenuto.store import open_store
 
-ID_FORM: Final = re.compile(r"[0-9a-f-]{1,36}")
 WHOLE_ID: Final = 36
 _SHOWN_MATCHES = 5
 

@@ -2,26 +2,41 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tenuto.cli.agents import split_names
+from tenuto.cli.complete import interrupt_ids, thread_ids
+from tenuto.cli.terminal import user
+from tenuto.client.where import server_url
+from tenuto.errors import ConfigurationError
+from tenuto.rows import ThreadStatus
+from tenuto.store import open_store
 
-def _database(url: str | None) -> str | None:
-    from tenuto.errors import ConfigurationError
-    from tenuto.store import open_store
 
-    try:
-        if url is not None:
-            open_store(url)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error)) from error
+def reading(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Use what `read` makes of an option that is given; what it raises is told as wrong usage."""
+
+    def callback(given: Any) -> Any:
+        try:
+            return None if given is None else read(given)
+        except (ConfigurationError, OSError, ValueError) as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return callback
+
+
+@reading
+def _database(url: str) -> str:
+    open_store(url)
     return url
 
 
-def _only_database(context: typer.Context, url: str | None) -> str | None:
+def _only_database(context: typer.Context, url: str) -> Any:
     source = context.get_parameter_source("database")
     if source is not None and source.name == "DEFAULT" and os.environ.get("TENUTO_URL"):
         raise typer.BadParameter(
@@ -30,28 +45,15 @@ def _only_database(context: typer.Context, url: str | None) -> str | None:
     return _database(url)
 
 
-def _url(url: str | None) -> str | None:
-    from tenuto.client.where import server_url
-    from tenuto.errors import ConfigurationError
-
-    try:
-        return url if url is None else server_url(url)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error)) from error
+@reading
+def _no_url(_url: str) -> None:
+    raise ValueError("this command does not work on a server but on a database")
 
 
-def _no_url(url: str | None) -> None:
-    if url is not None:
-        raise typer.BadParameter("this command does not work on a server but on a database")
-
-
-def agent_names(names: str | None) -> str | None:
-    from tenuto.cli.agents import split_names
-
-    try:
-        return names if names is None or split_names(names) else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+@reading
+def agent_names(names: str) -> str:
+    split_names(names)
+    return names
 
 
 def server_agent(context: typer.Context) -> str:
@@ -65,71 +67,41 @@ def server_agent(context: typer.Context) -> str:
     return name
 
 
-def id_or_beginning(text: str | None) -> str | None:
-    from tenuto.cli.find import ID_FORM
-
-    if text is not None and not ID_FORM.fullmatch(text.lower()):
-        raise typer.BadParameter(f"{text[:60]!r} is not an id or the beginning of one")
-    return text and text.lower()
-
-
-def _thread_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    from tenuto.cli.complete import thread_ids
-
-    return thread_ids(ctx, incomplete)
+@reading
+def id_or_beginning(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f-]{1,36}", text.lower()):
+        raise ValueError(f"{text[:60]!r} is not an id or the beginning of one")
+    return text.lower()
 
 
-def _interrupt_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    from tenuto.cli.complete import interrupt_ids
-
-    return interrupt_ids(ctx, incomplete)
-
-
-def _statuses(incomplete: str) -> list[str]:
-    from typing import get_args
-
-    from tenuto.rows import ThreadStatus
-
-    return [name for name in get_args(ThreadStatus) if name.startswith(incomplete)]
-
-
+@reading
 def not_blank(text: str) -> str:
     if not text.strip():
-        raise typer.BadParameter("is blank")
+        raise ValueError("is blank")
     return text
 
 
+@reading
 def json_arguments(text: str) -> str:
     """The JSON text given, or that of the file named; a JSON object in either case."""
-    try:
-        found = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
-        if isinstance(json.loads(found), dict):
-            return found
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
-    raise typer.BadParameter("is not a JSON object")
+    found = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+    if not isinstance(json.loads(found), dict):
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - as all that is wrong with an option
+    return found
 
 
-def one_status(name: str | None) -> str | None:
-    from typing import get_args
-
-    from tenuto.rows import ThreadStatus
-
-    if name is not None and name not in get_args(ThreadStatus):
-        raise typer.BadParameter(f"{name[:60]!r} is not one of {', '.join(get_args(ThreadStatus))}")
-    return name
-
-
-def metadata_pairs(pairs: list[str] | None) -> list[str] | None:
-    for pair in pairs or ():
+@reading
+def metadata_pairs(pairs: list[str]) -> list[str]:
+    for pair in pairs:
         if not pair.partition("=")[0] or "=" not in pair:
-            raise typer.BadParameter(f"{pair[:60]!r} is not NAME=VALUE")
+            raise ValueError(f"{pair[:60]!r} is not NAME=VALUE")
     return pairs
 
 
-def _by(name: str) -> str:
-    from tenuto.cli.run import user
+_url = reading(server_url)
 
+
+def _by(name: str) -> str:
     return name or user()
 
 
@@ -152,7 +124,8 @@ Url = Annotated[
 ]
 NoUrl = Annotated[str | None, typer.Option("--url", hidden=True, callback=_no_url)]
 SameUrl = Annotated[
-    str | None, typer.Option("--url", metavar="URL", callback=_url, help="As before the command.")
+    str | None,
+    typer.Option("--url", metavar="URL", callback=_url, help="As before the command."),
 ]
 SameDatabase = Annotated[
     str | None, typer.Option("--database", metavar="URL", callback=_database, help="As before the command.")
@@ -172,7 +145,7 @@ ThreadOption = Annotated[
     typer.Option(
         "--thread",
         callback=id_or_beginning,
-        autocompletion=_thread_ids,
+        autocompletion=thread_ids,
         metavar="ID",
         help="Go on with this thread; the beginning is enough.",
     ),
@@ -181,25 +154,21 @@ Before = Annotated[
     str | None,
     typer.Option(
         callback=id_or_beginning,
-        autocompletion=_thread_ids,
+        autocompletion=thread_ids,
         metavar="ID",
         help="Only those that started before this one.",
     ),
 ]
 Status = Annotated[
-    str | None,
-    typer.Option(
-        callback=one_status,
-        autocompletion=_statuses,
-        help="Only these, such as running or awaiting_approval.",
-    ),
+    ThreadStatus | None,
+    typer.Option(metavar="STATUS", help="Only these, such as running or awaiting_approval."),
 ]
 ThreadArgument = Annotated[
     str,
     typer.Argument(
         metavar="THREAD",
         callback=id_or_beginning,
-        autocompletion=_thread_ids,
+        autocompletion=thread_ids,
         help="Its id; the beginning is enough.",
     ),
 ]
@@ -209,7 +178,7 @@ InterruptId = Annotated[
     typer.Argument(
         metavar="ID",
         callback=id_or_beginning,
-        autocompletion=_interrupt_ids,
+        autocompletion=interrupt_ids,
         help="The id in the inbox; its beginning is enough.",
     ),
 ]

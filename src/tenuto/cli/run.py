@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import getpass
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from tenuto.cli.terminal import (
     print_json,
     printing_aside,
     safe,
+    user,
 )
 from tenuto.cli.view import View, asked
 from tenuto.errors import ConfigurationError, UnknownAgent
@@ -53,14 +53,6 @@ from tenuto.thread import ThreadState
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-def user() -> str:
-    """Who sits here, by the operating system."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"
 
 
 @dataclass(frozen=True)

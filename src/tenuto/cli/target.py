@@ -1,12 +1,12 @@
 """Where a command finds its threads, in a database or at a server; what else its options share."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import typer
+
+from tenuto.cli.agents import load_agents, named_agents
 from tenuto.cli.options import DATABASE
-
-if TYPE_CHECKING:
-    import typer
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,12 @@ class Target:
         return f" --url {self.url}" if self.url else f" --database {self.database}"
 
 
-def target_of(context: "typer.Context") -> Target:
+def target_of(context: typer.Context) -> Target:
     """What the options `database` and `url` of this command and of those around it name.
 
     An option goes before the environment, and one that is nearer before one that is farther. Raises
     `BadParameter` when both a database and a server are named so.
     """
-    import typer
-
     said: dict[str, Any] = {}
     found: dict[str, Any] = {}
     inner: Any = context
@@ -56,17 +54,15 @@ def target_of(context: "typer.Context") -> Target:
     return Target(**(said or found), said=bool(said))
 
 
-def given(context: "typer.Context", name: str) -> Any:
+def given(context: typer.Context, name: str) -> Any:
     """An option of this command, or where it was left out that before the command."""
     source, outer = context.get_parameter_source(name), context.parent
     left_out = source is None or source.name != "COMMANDLINE"
     return (outer if outer is not None and left_out and name in outer.params else context).params[name]
 
 
-def telling(context: "typer.Context", id: str) -> dict[str, Any]:
+def telling(context: typer.Context, id: str) -> dict[str, Any]:
     """What a command that tells a thread something is given: what `tenuto.cli.tell.Telling` has."""
-    from tenuto.cli.agents import load_agents, named_agents
-
     return {
         "id": context.params[id],
         "target": target_of(context),

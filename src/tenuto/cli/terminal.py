@@ -1,6 +1,7 @@
 """Printing: what others wrote made safe, times for people, JSON for programs."""
 
 import contextlib
+import getpass
 import json
 import logging
 import os
@@ -115,6 +116,14 @@ def printing_aside(aside: bool = True) -> Iterator[None]:
 def is_interactive() -> bool:
     """Whether somebody can be asked here."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def user() -> str:
+    """Who sits here, by the operating system."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
 
 
 def print_json(value: Any) -> None:

@@ -8,9 +8,8 @@ import msgspec
 
 from tenuto.cli.find import opened
 from tenuto.cli.look import new_table
-from tenuto.cli.run import user
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import console, moment, print_json, safe
+from tenuto.cli.terminal import console, moment, print_json, safe, user
 from tenuto.client import Client
 from tenuto.client.bodies import TokenBody, at_ms
 from tenuto.server.token_routes import CreatedToken, ShownToken, created_token, shown_token

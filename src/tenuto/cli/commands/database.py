@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from tenuto.cli.db import status as show_status
+from tenuto.cli.db import upgrade as bring_up_to_date
 from tenuto.cli.options import DATABASE, AsJson, NoUrl, OnlyDatabase
+from tenuto.cli.prune import prune as delete
 
 commands = typer.Typer()
 db_app = typer.Typer(
@@ -23,8 +26,6 @@ def status(database: OnlyDatabase = DATABASE, url: NoUrl = None, as_json: AsJson
 
     Changes nothing. Exits with 1 when the database cannot be read or a later Tenuto wrote it.
     """
-    from tenuto.cli.db import status as show_status
-
     asyncio.run(show_status(database, as_json))
 
 
@@ -35,8 +36,6 @@ def upgrade(database: OnlyDatabase = DATABASE, url: NoUrl = None, as_json: AsJso
     All of it or nothing, and once, however many do it at the same time. A server or worker does the same when
     it starts; this is for those that may not, or to have it done before.
     """
-    from tenuto.cli.db import upgrade as bring_up_to_date
-
     asyncio.run(bring_up_to_date(database, as_json))
 
 
@@ -56,8 +55,6 @@ def prune(
 
     Nothing does that by itself. With --export a damaged thread stops it before anything is deleted.
     """
-    from tenuto.cli.prune import prune as delete
-
     if not yes:
         kept = f"after they were exported to {export}" if export else "without an export"
         typer.confirm(f"Delete all threads that ended more than {days:g} days ago, {kept}?", abort=True)

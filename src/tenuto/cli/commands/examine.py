@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tenuto.cli.options import DATABASE, AgentName, AsJson, NoUrl, OnlyDatabase, agent_names
+from tenuto.errors import ConfigurationError
 
 commands = typer.Typer()
 
@@ -76,8 +77,6 @@ def demo() -> None:
     An agent, an approval, a crash, a recovery.
     """
     from importlib import import_module
-
-    from tenuto.errors import ConfigurationError
 
     sys.path.insert(0, os.getcwd())
     try:

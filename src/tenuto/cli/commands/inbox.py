@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from tenuto.approvals import Decision
+from tenuto.cli.inbox import Order
+from tenuto.cli.look import inbox as list_inbox
 from tenuto.cli.options import (
     DATABASE,
     AgentName,
@@ -23,6 +26,8 @@ from tenuto.cli.options import (
     not_blank,
 )
 from tenuto.cli.target import given, target_of, telling
+from tenuto.cli.tell import tell
+from tenuto.cli.terminal import is_interactive
 
 commands = typer.Typer()
 inbox_app = typer.Typer(
@@ -45,8 +50,6 @@ def inbox(
 
     At a terminal the list lives: enter opens an item with its exact arguments, and a key decides it.
     """
-    from tenuto.cli.terminal import is_interactive
-
     if context.invoked_subcommand is not None:
         if as_json or plain:
             where = (
@@ -54,8 +57,6 @@ def inbox(
             )
             raise typer.BadParameter(where, param_hint="--json" if as_json else "--list")
     elif as_json or plain or not is_interactive() or os.environ.get("TERM", "dumb") == "dumb":
-        from tenuto.cli.look import inbox as list_inbox
-
         asyncio.run(list_inbox(target_of(context), as_json))
     else:
         from tenuto.cli.live_inbox import known_agents, live_inbox
@@ -67,10 +68,6 @@ def inbox(
 
 def _decide(context: typer.Context, verb: str, **decision: str) -> None:
     """The options that all decisions share are in the context."""
-    from tenuto.approvals import Decision
-    from tenuto.cli.inbox import Order
-    from tenuto.cli.tell import tell
-
     whole = Decision(digest=context.params["digest"], channel="cli", **decision)  # type: ignore[typeddict-item]  # keys are fixed below
     order = Order(**telling(context, "id"), verb=verb, by=given(context, "by"), decision=whole)
     asyncio.run(tell(order))

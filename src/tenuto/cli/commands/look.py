@@ -6,6 +6,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from tenuto.cli.export import export as export_thread
+from tenuto.cli.fleet import run
+from tenuto.cli.follow import follow as follow_thread
+from tenuto.cli.look import show as show_thread
+from tenuto.cli.look import threads as list_threads
+from tenuto.cli.look import verify as verify_threads
 from tenuto.cli.options import (
     DATABASE,
     AsJson,
@@ -43,8 +49,6 @@ def show(
 
     Messages, calls, results, and decisions with who and when.
     """
-    from tenuto.cli.look import show as show_thread
-
     if as_json and form == "markdown":
         raise typer.BadParameter("is another format than --format markdown", param_hint="--json")
     form = "json" if as_json else form
@@ -71,8 +75,6 @@ def follow(
 
     Ctrl-C leaves it running and says after which event to go on.
     """
-    from tenuto.cli.follow import follow as follow_thread
-
     asyncio.run(follow_thread(target_of(context), thread, after, jsonl, until == "rest"))
 
 
@@ -92,8 +94,6 @@ def export(
 
     With salts and hashes, so that the chain can be checked without the database.
     """
-    from tenuto.cli.export import export as export_thread
-
     asyncio.run(export_thread(target_of(context), thread, output, force))
 
 
@@ -115,8 +115,6 @@ def threads(
     url: Url = None,
 ) -> None:
     """List threads, newest first."""
-    from tenuto.cli.look import threads as list_threads
-
     filters: dict[str, Any] = {"status": status, "agent": agent, "limit": limit}
     if metadata:
         filters["metadata"] = {name: value for name, _, value in (pair.partition("=") for pair in metadata)}
@@ -142,8 +140,6 @@ def verify(
 
     Exits with 1 and names the first event that does not fit.
     """
-    from tenuto.cli.look import verify as verify_threads
-
     if (thread is None) is not every:
         raise typer.BadParameter("name a thread or say --all", param_hint="THREAD")
     raise typer.Exit(asyncio.run(verify_threads(target_of(context), thread, heads=heads, as_json=as_json)))
@@ -160,8 +156,6 @@ def fleet(
     url: Url = None,
 ) -> None:
     """Show who works, on which machine, and what waits for workers and for people."""
-    from tenuto.cli.fleet import run
-
     if watch and as_json:
         raise typer.BadParameter("is for people, not with --json", param_hint="--watch")
     run(target_of(context), as_json, watch)

@@ -3,23 +3,20 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tenuto.cli.find import AnyRuntime
 from tenuto.cli.options import DATABASE, AgentName, AsJson, By, Database, ThreadArgument, Url, Wait
 from tenuto.cli.target import telling
-
-if TYPE_CHECKING:
-    from tenuto.cli.find import AnyRuntime
+from tenuto.cli.tell import Word, tell
 
 commands = typer.Typer()
 
 
-def _tell(context: typer.Context, say: "Callable[[AnyRuntime, str], Awaitable[str]]") -> None:
+def _tell(context: typer.Context, say: Callable[[AnyRuntime, str], Awaitable[str]]) -> None:
     """The options that all of them share are in the context."""
-    from tenuto.cli.tell import Word, tell
-
     asyncio.run(tell(Word(**telling(context, "thread"), say=say)))
 
 
@@ -40,7 +37,7 @@ def send(
     if not text.strip():
         raise typer.BadParameter("is blank", param_hint="MESSAGE")
 
-    async def do(runtime: "AnyRuntime", thread_id: str) -> str:
+    async def do(runtime: AnyRuntime, thread_id: str) -> str:
         return f"message {await runtime.send(thread_id, text, by=by, channel='cli')} sent"
 
     _tell(context, do)
@@ -60,7 +57,7 @@ def cancel(
 ) -> None:
     """Ask a thread to stop. What waits for a person in it is withdrawn; a message lets it go on."""
 
-    async def do(runtime: "AnyRuntime", thread_id: str) -> str:
+    async def do(runtime: AnyRuntime, thread_id: str) -> str:
         await runtime.cancel(thread_id, by=by, reason=reason)
         return "asked to stop"
 
@@ -87,7 +84,7 @@ def extend(
     With no amount at all a failed thread is tried again as it is.
     """
 
-    async def do(runtime: "AnyRuntime", thread_id: str) -> str:
+    async def do(runtime: AnyRuntime, thread_id: str) -> str:
         await runtime.extend(thread_id, by=by, steps=steps, tokens=tokens, cost=cost, seconds=seconds)
         return "extended"
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.options import DATABASE, AsJson, Database, SameDatabase, SameUrl, Url
+from tenuto.cli.options import DATABASE, AsJson, Database, SameDatabase, SameUrl, Url, reading
 from tenuto.cli.target import target_of
 
 commands = typer.Typer()
@@ -26,21 +26,20 @@ def token(database: Database = DATABASE, url: Url = None) -> None:
     pass
 
 
+@reading
 def _roles(given: list[str]) -> list[str]:
     from tenuto.server.access import ROLES
 
     if unknown := [role for role in given if role not in ROLES]:
-        raise typer.BadParameter(f"{unknown[0][:60]!r} is not one of {', '.join(ROLES)}")
+        raise ValueError(f"{unknown[0][:60]!r} is not one of {', '.join(ROLES)}")
     return given
 
 
+@reading
 def _expires(text: str) -> str:
     from tenuto.cli.token import seconds_of
 
-    try:
-        seconds_of(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    seconds_of(text)
     return text
 
 

@@ -5,10 +5,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from tenuto.agent import Agent
+from tenuto.cli.agents import check_models, load_agents, named_agents
 from tenuto.cli.options import (
     AGENT_NEEDED,
     DATABASE,
@@ -22,14 +24,13 @@ from tenuto.cli.options import (
     agent_names,
     server_agent,
 )
-from tenuto.cli.target import target_of
+from tenuto.cli.run import Task, one_agent
+from tenuto.cli.run import run as run_thread
+from tenuto.cli.target import Target, target_of
 from tenuto.limits import STOP_GRACE_SECONDS, WORKER_CONCURRENCY
-
-if TYPE_CHECKING:
-    from tenuto.agent import Agent
-    from tenuto.cli.run import Task
-    from tenuto.cli.target import Target
-    from tenuto.runtime import Runtime, Settings
+from tenuto.observe.environment import looking_on
+from tenuto.observe.lines import log_to_stderr
+from tenuto.runtime import Runtime, Settings
 
 commands = typer.Typer()
 
@@ -45,14 +46,11 @@ _AgentOrName = Annotated[
 ]
 
 
-def _task(context: typer.Context, message: str | None) -> "tuple[Target, list[Agent], Task]":
+def _task(context: typer.Context, message: str | None) -> tuple[Target, list[Agent], Task]:
     """Where and what to run, by the options `agent`, `thread`, `database`, `url` and `as_json`.
 
     Loads the agents. Raises `BadParameter`, `ConfigurationError`.
     """
-    from tenuto.cli.agents import check_models, load_agents, named_agents
-    from tenuto.cli.run import Task, one_agent
-
     given, target = context.params, target_of(context)
     agent, thread = given["agent"], given["thread"]
     name = server_agent(context) if target.url else ""
@@ -92,8 +90,6 @@ def run(
         raise typer.BadParameter("say something, or name a thread to go on with", param_hint="MESSAGE")
     text = sys.stdin.read().strip() if message == "-" else message
     target, agents, task = _task(context, text)
-    from tenuto.cli.run import run as run_thread
-
     raise typer.Exit(asyncio.run(run_thread(target, agents, task)))
 
 
@@ -171,8 +167,6 @@ def serve(
 
     The first agent answers at /api/agent. /healthz and /readyz are for orchestrators.
     """
-    from tenuto.observe.lines import log_to_stderr
-    from tenuto.runtime import Settings
     from tenuto.server import serve as serve_agents
 
     def ready(url: str) -> None:
@@ -205,8 +199,6 @@ def worker(
     SIGTERM or Ctrl-C: takes no more threads, lets what runs come to rest within the grace time, hands the
     rest over. Nothing is lost by kill -9 either: another worker goes on when the lease ends.
     """
-    from tenuto.observe.lines import log_to_stderr
-    from tenuto.runtime import Settings
     from tenuto.server import work
 
     def ready(url: str) -> None:
@@ -231,12 +223,8 @@ def _limits(given: list[str] | None) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def _runtime(names: str | None, database: str, settings: "Settings") -> "Iterator[Runtime]":
+def _runtime(names: str | None, database: str, settings: Settings) -> Iterator[Runtime]:
     """The runtime of a process that works, looked on but not opened yet."""
-    from tenuto.cli.agents import check_models, load_agents, named_agents
-    from tenuto.observe.environment import looking_on
-    from tenuto.runtime import Runtime
-
     if not (found := named_agents(names)):
         raise typer.BadParameter(AGENT_NEEDED, param_hint="MODULE:AGENT")
     loaded = load_agents(found)
