@@ -304,7 +304,7 @@ class Runtime:
 
     async def in_doubt(self, thread_id: str | None = None) -> list[InDoubt]:
         """Calls that may have happened: started, without a result, and no live worker has their thread."""
-        return await calls_in_doubt(self.store, ThreadId(thread_id) if thread_id else None)
+        return await calls_in_doubt(self.store, None if thread_id is None else ThreadId(thread_id))
 
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """Check the thread's hash chain; `watch` hears how far it is. Raises `ThreadNotFound`."""

@@ -109,7 +109,11 @@ async def refusals(runtime: AnyRuntime) -> dict[str, Any]:
         "no agent": (UnknownAgent, lambda: runtime.start("nobody", "hello")),
         "blank": (InvalidInput, lambda: runtime.send(own, " ")),
         "surrogate": (InvalidInput, lambda: runtime.send(own, "\ud800")),
+        "bytes": (InvalidInput, lambda: runtime.send(own, b"hello")),  # type: ignore[arg-type]  # no text
+        "surrogates asked for": (InvalidInput, lambda: runtime.threads(agent="\ud800")),
+        "of a surrogate": (InvalidInput, lambda: runtime.in_doubt("\ud800")),
         "no metadata": (InvalidInput, lambda: runtime.start("ops", "x", metadata={"x": object()})),
+        "empty id": (InvalidInput, lambda: runtime.start("ops", "x", thread_id="")),
         "no uuid": (InvalidInput, lambda: runtime.start("ops", "x", thread_id="mine")),
         "other start": (Conflict, lambda: runtime.start("ops", "other", thread_id=own)),
         "wrong verb": (InvalidInput, lambda: runtime.resolve(row.id, "answer", by="ana", answer="x")),

@@ -32,6 +32,7 @@ BAD = [
     b'{"task":"x","more":Infinity}',
     b'{"task":"x","more":-Infinity}',
     b'{"task":"x","more":1e999}',
+    b'{"task":"x","more":12345678901234567.89}',
     b'{"task":"x","more":' + b"9" * 5000 + b"}",
     b'{"task":"\xff"}',
     b'{"task":"\xed\xa0\x80"}',

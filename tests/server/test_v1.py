@@ -82,6 +82,7 @@ async def test_another_agent_can_be_named(place):
         {"message": 1},
         {"message": "x", "agent": "nobody"},
         {"message": "x", "thread_id": "17"},
+        {"message": "x", "thread_id": ""},
         {"message": "x", "metadata": []},
         {"message": "x", "metadata": {"a": "b" * limits.MAX_METADATA_BYTES}},
         {"message": "x", "mesage": "y"},
@@ -258,6 +259,11 @@ async def test_edited_arguments_are_what_runs(place):
     assert "reason" in is_problem(refused, 422)["detail"]
     is_problem(await place.resolve(interrupt_id, "edit"), 422)
     is_problem(await place.resolve(interrupt_id, "edit", arguments={"order_id": 2**70, "reason": "x"}), 422)
+    path = f"/v1/interrupts/{interrupt_id}/resolve"  # what cannot be kept to the letter is not rounded
+    body = b'{"verb":"edit","arguments":{"order_id":12345678901234567.89,"reason":"x"}}'
+    assert (
+        "exactly" in is_problem(await place.client.post(path, content=body, headers=APPROVER), 400)["detail"]
+    )
     edited = {"order_id": "18", "reason": "wrong order"}
     response = await place.resolve(interrupt_id, "edit", arguments=edited)
     assert response.json()["answer"].endswith("\nrefunded 18")
@@ -365,6 +371,7 @@ async def test_the_inbox_is_filtered(place):
     assert await threads(agent="frugal") == [frugal["id"]]
     assert await threads(agent="frugal", kind="question") == []
     assert await threads(thread_id=decided["id"]) == []
+    assert await threads(thread_id="") == []
     assert await threads(thread_id=decided["id"], status="decided", kind="approval") == [decided["id"]]
     is_problem(await place.client.get("/v1/interrupts?kind=none"), 422)
 

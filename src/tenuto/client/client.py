@@ -34,6 +34,7 @@ from tenuto.messages import Live
 from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
 from tenuto.stream import Replayed
 from tenuto.thread import ThreadState, fold
+from tenuto.tools.text import message_text
 
 _STATUS = {True: "pending", False: "decided", None: "all"}
 _ID = re.compile(r"[0-9A-Za-z._~-]{1,100}")
@@ -83,7 +84,7 @@ class Client:
         """As `Runtime.start`; agent "" is the server's first."""
         body = {
             "agent": agent or None,
-            "message": message,
+            "message": message_text("message", message),
             "by": by,
             "metadata": dict(metadata or {}),
             "thread_id": str(uuid.uuid4()) if thread_id is None else thread_id,
@@ -94,9 +95,8 @@ class Client:
         self, thread_id: str, message: str, *, by: str = "user", channel: str = "", append_id: str = ""
     ) -> int:
         """As `Runtime.send`."""
-        seen = await self._transport.post(
-            f"{_thread(thread_id)}/messages", bodies.Seen, {"text": message, "by": by}, append_id
-        )
+        body = {"text": message_text("message", message), "by": by}
+        seen = await self._transport.post(f"{_thread(thread_id)}/messages", bodies.Seen, body, append_id)
         if seen.seq is None:
             raise StoreError(
                 "the server took the message and does not say its place: it is of another version"
@@ -285,7 +285,9 @@ class Client:
 
     async def revoke_token(self, name: str) -> bodies.TokenBody:
         """Let a token work no more; idempotent. Raises `NotFound`."""
-        return await self._transport.delete(f"/v1/tokens/{quote(name, safe='')}", bodies.TokenBody)
+        return await self._transport.delete(
+            f"/v1/tokens/{quote(name, '', errors='replace')}", bodies.TokenBody
+        )
 
     # -- inside --------------------------------------------------------------------------------------
 

@@ -236,7 +236,13 @@ def pause_seconds(attempt: int, error: Again) -> float:
 
 
 def _given(query: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in query.items() if value is not None}
+    """What is asked for. Raises `InvalidInput`."""
+    given = {name: value for name, value in query.items() if value is not None}
+    try:
+        "".join(map(str, [*given, *given.values()])).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"this cannot be asked for: {error}") from error
+    return given
 
 
 async def _some(response: "httpx2.Response", most_bytes: int) -> bytes:

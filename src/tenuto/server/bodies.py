@@ -1,20 +1,21 @@
 """Request bodies: bounded in bytes, time and depth, and read as exactly one JSON object.
 
-What JSON leaves open is refused rather than guessed at: duplicate keys, NaN and infinities, numbers that
-overflow, invalid UTF-8, a byte order mark, lone surrogates. FastAPI's own parsing is not used: it would read
-a body of any size, and before it asks who sends it.
+What JSON leaves open is refused rather than guessed at: duplicate keys, NaN and infinities, numbers that a
+double cannot hold as they are written, invalid UTF-8, a byte order mark, lone surrogates. FastAPI's own
+parsing is not used: it would read a body of any size, and before it asks who sends it.
 """
 
 import asyncio
 import json
-import math
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from tenuto import limits
+from tenuto.errors import InvalidInput
 from tenuto.server.problems import Problem
+from tenuto.tools.text import exact_float
 
 T = TypeVar("T")
 
@@ -69,14 +70,14 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         why = "a lone surrogate is not text"
     except RecursionError:
         why = "it is nested too deeply"
-    except ValueError as error:
+    except (ValueError, InvalidInput) as error:
         why = str(error)
     raise Problem(400, f"the body is not a JSON object: {why}")
 
 
 def _object(raw: bytes) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(
-        raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+        raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=exact_float
     )
     if kind := _KINDS.get(type(value)):
         raise ValueError(f"it is a {kind}")
@@ -103,13 +104,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError("a number is too large")
-    return value
 
 
 def _check(value: Any, depth: int) -> None:

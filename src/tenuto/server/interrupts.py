@@ -39,7 +39,7 @@ async def _which(
     agent: str | None = None,
     kind: InterruptKind | None = None,
 ) -> Which:
-    return Which(status, ThreadId(thread_id) if thread_id else None, agent, kind)
+    return Which(status, ThreadId(thread_id) if thread_id is not None else None, agent, kind)
 
 
 class Interrupts:

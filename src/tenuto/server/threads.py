@@ -59,7 +59,7 @@ class Threads:
 
             # With an id of its own it is the same start with a key and without.
             own = body.thread_id
-            thread_id = await (start(own) if own else self._posts.start(post.append_id, start))
+            thread_id = await (self._posts.start(post.append_id, start) if own is None else start(own))
             return await self._waiting.state(request, thread_id, 201, Location=f"/v1/threads/{thread_id}")
 
         return await self._posts.once(request, NewThread, work)

@@ -107,7 +107,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _float(text: str) -> float:
+def exact_float(text: str) -> float:
+    """A number as it is written. Raises `InvalidArguments` for one that a double cannot hold."""
     value = float(text)
     if repr(value) == text:
         return value
@@ -155,7 +156,9 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant).decode
+_decode = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=exact_float, parse_constant=_constant
+).decode
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
