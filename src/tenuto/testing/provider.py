@@ -1,7 +1,7 @@
 """A provider over real HTTP that says what a script says, well or badly.
 
 In a test: `async with ScriptedProvider(script) as provider:` and `provider.url` is a base URL. As a process:
-`python -m tenuto.testing.provider MODULE:FUNCTION|FILE.json --port 0 --ready-file PATH`.
+`python -m tenuto.testing.provider MODULE:FUNCTION|FILE.json --port 0`, which prints that URL once it answers.
 
 A script is a list of answers, or a function that is given the decoded request body, sync or async. It
 answers `POST .../chat/completions`, streamed if the request wants that, and any number of requests at once.
@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import msgspec
 import uvicorn
+from starlette.requests import Request
 
 from tenuto.errors import ConfigurationError
 from tenuto.limits import MAX_RECORDED_REQUESTS
@@ -120,7 +121,7 @@ class ScriptedProvider:
             answer = Answer(body=[request.body for request in self.requests])
         elif scope["method"] == "POST" and path.endswith("/chat/completions"):
             try:
-                received = await _received(scope, receive)
+                received = await _received(Request(scope, receive))
                 self.requests.append(received)
                 answer = await self._answer(received.body)
             except Exception as error:  # noqa: BLE001 - a script may raise anything; the client is told
@@ -168,19 +169,10 @@ class ScriptedProvider:
         # Without a last piece the server closes the connection, and the client sees it broken.
 
 
-async def _received(scope: Scope, receive: Receive) -> Received:
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    query = scope["query_string"].decode()
-    return Received(
-        path=scope["path"] + (f"?{query}" if query else ""),
-        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
-        body=msgspec.json.decode(body, type=dict[str, Any]),
-    )
+async def _received(request: Request) -> Received:
+    query = f"?{request.url.query}" if request.url.query else ""
+    body = msgspec.json.decode(await request.body(), type=dict[str, Any])
+    return Received(request.url.path + query, dict(request.headers), body)
 
 
 def _as_answer(said: Any) -> Answer:
@@ -285,23 +277,14 @@ def load_script(name: str) -> Script | list[Said]:
     return script
 
 
-async def _serve(provider: ScriptedProvider, ready_file: str) -> None:
+async def _serve(provider: ScriptedProvider) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with provider:
-        _announce(provider.url, ready_file)
+        sys.stdout.write(f"{provider.url}\n")
+        sys.stdout.flush()
         await stop.wait()
-
-
-def _announce(url: str, ready_file: str) -> None:
-    sys.stdout.write(f"{url}\n")
-    sys.stdout.flush()
-    if ready_file:
-        # Renamed into place, so that whoever waits for it never reads half of it.
-        part = Path(f"{ready_file}.part")
-        part.write_text(f"{url}\n", encoding="utf-8")
-        part.replace(ready_file)
 
 
 def main() -> None:
@@ -309,13 +292,12 @@ def main() -> None:
     parser.add_argument("script", metavar="MODULE:FUNCTION|FILE.json")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 (default) takes a free one")
-    parser.add_argument("--ready-file", default="", help="is written with the URL once it answers")
     options = parser.parse_args()
     # The server calls an answer that breaks off an error; here it is what the script wants.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     try:
         provider = ScriptedProvider(load_script(options.script), host=options.host, port=options.port)
-        asyncio.run(_serve(provider, options.ready_file))
+        asyncio.run(_serve(provider))
     except ConfigurationError as error:
         parser.error(str(error))
 
