@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.models.reading import assemble, read_reply
 
 from tenuto.errors import ModelError
 from tenuto.limits import MAX_CALLS_PER_REPLY, MAX_REPLY_BYTES
 from tenuto.messages import CallRequest, Reply, Usage
-from tenuto.models.assemble import Assembly, assemble, read_usage
-from tenuto.models.reader import ReplyReader, read_reply
+from tenuto.models.assemble import Assembly, read_usage
+from tenuto.models.reader import ReplyReader
 from tenuto.models.wire import decode_chunk
 
 Delta = dict[str, Any]

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models.reading import read_reply
 
 from tenuto.errors import ModelError
 from tenuto.messages import CallRequest, Reply, Usage
-from tenuto.models.reader import ReplyReader, read_reply
+from tenuto.models.reader import ReplyReader
 
 Case = Callable[[str], dict[str, Any]]
 

@@ -4,9 +4,10 @@ import json
 import time
 
 import pytest
+from tests.models.reading import read_reply
 
 from tenuto.errors import ModelError
-from tenuto.models.reader import ReplyReader, read_reply
+from tenuto.models.reader import ReplyReader
 
 DOCUMENT = json.dumps({"choices": [{"message": {"content": "hé"}, "finish_reason": "stop"}]}).encode()
 CHUNK = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'

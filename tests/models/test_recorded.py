@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.models.reading import assemble, read_reply
 
 from tenuto.errors import ModelError
 from tenuto.messages import CallRequest, ReasoningDelta, Reply, TextDelta, Usage
-from tenuto.models.assemble import assemble
 from tenuto.models.failure import body_failure
-from tenuto.models.reader import ReplyReader, read_reply
+from tenuto.models.reader import ReplyReader
 from tenuto.models.wire import Chunk, decode_chunk
 
 

@@ -17,7 +17,6 @@ Arguments stay the text that the provider sent: whether they can be used is not 
 
 import json
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -29,14 +28,6 @@ from tenuto.models.failure import provider_failure
 from tenuto.models.wire import CallPart, Choice, Chunk, Part
 
 Shown = TextDelta | ReasoningDelta | CallDelta
-
-
-def assemble(chunks: Iterable[Chunk], done: bool = True) -> Reply:
-    """The reply of all chunks. `done`: the stream said that it is complete. Raises as `Assembly` does."""
-    assembly = Assembly()
-    for chunk in chunks:
-        assembly.add(chunk)
-    return assembly.reply(done)
 
 
 class Assembly:

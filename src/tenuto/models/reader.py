@@ -18,13 +18,6 @@ _BLANK = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_reply(body: bytes) -> Reply:
-    """The reply of a whole body, stream or document. Raises `ModelError`."""
-    reader = ReplyReader()
-    reader.feed(body)
-    return reader.finish()
-
-
 class ReplyReader:
     """Takes the bytes as they come, however they are cut. `emit` is shown the text while it arrives."""
 

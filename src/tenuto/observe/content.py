@@ -10,17 +10,11 @@ import msgspec
 
 from tenuto.limits import MAX_TRACED_CHARACTERS, MAX_TRACED_MESSAGES
 from tenuto.messages import AssistantMessage, Message, Reply, Request, SystemMessage, ToolMessage, UserMessage
-from tenuto.tools import result_text
 
 
 def cut(text: str) -> str:
     """At most `MAX_TRACED_CHARACTERS` of it, with a mark where something is missing."""
     return text if len(text) <= MAX_TRACED_CHARACTERS else f"{text[: MAX_TRACED_CHARACTERS - 1]}…"
-
-
-def of_value(value: object) -> str:
-    """A tool's result as the model reads it."""
-    return cut(result_text(value))
 
 
 def of_request(request: Request) -> dict[str, str]:

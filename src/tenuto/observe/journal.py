@@ -40,23 +40,17 @@ def recorded(
         level = logging.INFO
     if not logger.isEnabledFor(level):
         return
-    message = ""
+    message = str(event.__struct_config__.tag).replace("_", " ")
     fields: dict[str, object] = {}
     match event:
-        case ThreadStarted(by=by):
-            message, fields = "thread started", {"by": by}
         case ThreadCompleted():
-            message = "thread completed"
+            pass
+        case ThreadStarted(by=by) | ThreadCancelled(by=by) | CancelRequested(by=by) | LimitsExtended(by=by):
+            fields = {"by": by}
         case ThreadFailed(error=error):
-            message = f"thread failed: {error}"
+            message += f": {error}"
         case ThreadHalted(limit=limit):
-            message = f"thread halted: the limit of {limit} is reached"
-        case ThreadCancelled(by=by):
-            message, fields = "thread cancelled", {"by": by}
-        case CancelRequested(by=by):
-            message, fields = "cancel requested", {"by": by}
-        case LimitsExtended(by=by):
-            message, fields = "limits extended", {"by": by}
+            message += f": the limit of {limit} is reached"
         case InterruptRaised(id=id, kind=kind, name=name):
             message = f"{kind} raised" + (f" for {name}" if name else "")
             fields = {"interrupt_id": id, "call_id": event.call_id}

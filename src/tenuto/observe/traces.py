@@ -46,6 +46,7 @@ from tenuto.events import (
 from tenuto.messages import AttemptFailed, Model, Reply, Request
 from tenuto.observe import content
 from tenuto.thread import CallState
+from tenuto.tools import result_text
 
 logger = logging.getLogger("tenuto.observe")
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
@@ -229,7 +230,7 @@ class TurnTrace:
                 span.set_attribute("tenuto.call.in_doubt", effect == "once")
                 raise
             if self._traces.with_content:
-                span.set_attribute("gen_ai.tool.call.result", content.of_value(value))
+                span.set_attribute("gen_ai.tool.call.result", content.cut(result_text(value)))
             return value
 
     async def verify(self, call: CallState, work: Coroutine[Any, Any, Any]) -> Any:
