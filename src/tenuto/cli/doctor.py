@@ -11,12 +11,13 @@ import shutil
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.cli.agents import load_agents, named_agents
-from tenuto.cli.finding import Finding, Level
 from tenuto.cli.terminal import console, moment, now_ms, print_json, progress, safe, span
 from tenuto.doubt import in_doubt
 from tenuto.errors import ConfigurationError, ModelError, TenutoError
@@ -28,9 +29,21 @@ from tenuto.store.sqlite_file import MIGRATIONS, check_version, look_at, open_fi
 from tenuto.store.sqlite_write import LATEST, SQL
 from tenuto.thread import fold
 
-Check = Callable[[Any, set[str]], Iterator[Finding]]
+Level = Literal["ok", "warning", "problem"]
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 MOST_LINES = 5
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line. `advice`: what to do about it."""
+
+    check: str
+    level: Level
+    text: str
+    advice: str = ""
+
+
+Check = Callable[[Any, set[str]], Iterator[Finding]]
 
 
 async def doctor(database: str, agent: str | None, as_json: bool) -> int:
@@ -53,7 +66,9 @@ async def doctor(database: str, agent: str | None, as_json: bool) -> int:
 async def _examine(database: str, agent: str | None) -> AsyncIterator[Finding]:
     store = open_store(database)
     if (path := getattr(store, "path", None)) is None:
-        async for finding in _server(store):
+        from tenuto.cli.doctor_postgres import examine  # its driver is imported for a PostgreSQL only
+
+        async for finding in examine(store):
             yield finding
     else:
         for finding in _database(str(path)):
@@ -83,14 +98,6 @@ def _show(finding: Finding) -> None:
 # -- the database -------------------------------------------------------------------------------------------
 
 
-async def _server(store: Any) -> AsyncIterator[Finding]:
-    # The driver is imported for a PostgreSQL only.
-    from tenuto.cli.doctor_postgres import examine
-
-    async for finding in examine(store):
-        yield finding
-
-
 def _database(path: str) -> Iterator[Finding]:
     if path == ":memory:":
         yield Finding("database", "warning", "in memory: it ends with its process", "name a file")
@@ -104,14 +111,11 @@ def _database(path: str) -> Iterator[Finding]:
     try:
         with contextlib.closing(look_at(path)) as connection:
             version = check_version(path, connection)
-            later = (
-                ""
-                if version == len(MIGRATIONS)
-                else f"; this Tenuto makes it {len(MIGRATIONS)} when it opens it"
-            )
-            yield Finding("schema", "ok", f"version {version}{later}")
+            later = f"; this Tenuto makes it {len(MIGRATIONS)} when it opens it"
+            newest = version == len(MIGRATIONS)
+            yield Finding("schema", "ok", f"version {version}{'' if newest else later}")
             yield _pages(place, connection)
-            if version == len(MIGRATIONS):
+            if newest:
                 yield from _objects(place, connection)
             if version:
                 alive = {owner for owner, *_ in _workers(connection) if is_alive(path, owner)}
