@@ -18,21 +18,9 @@ import msgspec
 from tenuto.cli.find import AnyRuntime, find_thread, opened
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import progress
+from tenuto.client.bodies import StoredBody
 from tenuto.errors import Conflict
 from tenuto.rows import StoredEvent
-
-
-class StoredLine(msgspec.Struct):
-    """`body` is the stored text to the letter; it and `salt` are null once erased."""
-
-    seq: int
-    v: int
-    at: str
-    type: str
-    hash: str
-    body_hash: str
-    salt: str | None
-    body: msgspec.Raw | None
 
 
 async def export(target: Target, thread: str, file: Path | None, force: bool) -> None:
@@ -81,13 +69,14 @@ async def _lines(runtime: AnyRuntime, thread_id: str) -> AsyncIterator[bytes]:
     after = 0
     while page := await runtime.stored(thread_id, after):
         for event in page:
-            yield msgspec.json.encode(line_of(event)) + b"\n"
+            yield line_of(event)
         after = page[-1].seq
 
 
-def line_of(event: StoredEvent) -> StoredLine:
+def line_of(event: StoredEvent) -> bytes:
+    """With the line feed at its end."""
     at = datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return StoredLine(
+    line = StoredBody(
         seq=event.seq,
         v=event.version,
         at=at.replace("+00:00", "Z"),
@@ -95,5 +84,6 @@ def line_of(event: StoredEvent) -> StoredLine:
         hash=event.hash.hex(),
         body_hash=event.body_hash.hex(),
         salt=None if event.salt is None else event.salt.hex(),
-        body=None if event.body is None else msgspec.Raw(event.body),
+        body=msgspec.Raw(b"null" if event.body is None else event.body),
     )
+    return msgspec.json.encode(line) + b"\n"

@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
 
-import msgspec
-
 from tenuto.chain import ChainReport, verify_chain
 from tenuto.cli.export import line_of, whole_file
 from tenuto.cli.terminal import console, print_json, progress, safe
@@ -19,14 +17,6 @@ from tenuto.store import Store, open_store
 
 DAY_MS = 86_400_000
 PAGE = 500
-
-
-class Pruned(msgspec.Struct, frozen=True):
-    """How many threads were deleted, and how many exported before."""
-
-    database: str
-    deleted: int
-    exported: int
 
 
 def prune(database: str, days: float, folder: Path | None, as_json: bool) -> None:
@@ -54,7 +44,7 @@ async def _prune(database: str, days: float, folder: Path | None, as_json: bool)
     finally:
         await store.close()
     if as_json:
-        print_json(Pruned(store.place, deleted, exported))
+        print_json({"database": store.place, "deleted": deleted, "exported": exported})
     else:
         told = f", {exported} exported to {folder} before" if folder else ""
         console().print(f"{safe(store.place)}: {deleted} threads deleted{safe(told)}")
@@ -79,7 +69,7 @@ async def _export(store: Store, row: ThreadRow, folder: Path) -> None:
             report = verify_chain(row.id, page, report)
             if not report.ok:
                 break
-            out.writelines(msgspec.json.encode(line_of(event)) + b"\n" for event in page)
+            out.writelines(map(line_of, page))
             after = page[-1].seq
         if not report.ok or (after, report.head_hash.hex()) != (row.head_seq, row.head_hash):
             said = report.reason or "its end is not what its row says"
