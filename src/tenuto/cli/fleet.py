@@ -1,7 +1,6 @@
 """`tenuto fleet`: who works, on which machine, and what waits for them or for people, at a glance."""
 
 import asyncio
-import contextlib
 from typing import Any, Final
 
 from tenuto.cli.find import AnyRuntime, opened
@@ -92,9 +91,3 @@ def _waits(now: Fleet) -> list[str]:
         if kind in now.waiting
     ]
     return lines or ["nothing waits"]
-
-
-def run(target: Target, as_json: bool, watch: bool) -> None:
-    """`fleet`, left with Ctrl-C as a matter of course."""
-    with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
-        asyncio.run(fleet(target, as_json, watch))

@@ -13,7 +13,7 @@ from rich.text import Text
 from tenuto.approvals import Decision
 from tenuto.cli.keys import Field
 from tenuto.cli.terminal import moment, now_ms, safe, span
-from tenuto.cli.view import asked
+from tenuto.cli.view import asked, asked_briefly, expires_in
 from tenuto.rows import InterruptRow
 
 SHORT_ID: Final = 8
@@ -213,13 +213,12 @@ class InboxView:
                 name, no_wrap=True, overflow="ellipsis", ratio=1 if name == "arguments" else None
             )
         for place, row in enumerate(self.rows):
-            what = row.arguments if row.kind == "approval" and not row.fault else row.prompt
             cells = {
                 "": ">" if place == self._chosen else "",
                 "id": row.id[:SHORT_ID],
                 "kind": row.kind,
                 "tool": safe(row.name, TOOL_CHARACTERS),
-                "arguments": safe(what, console.width),
+                "arguments": safe(asked_briefly(row), console.width),
                 "thread": row.thread_id[:SHORT_ID],
                 "age": span(now_ms() - row.raised_at_ms),
                 "expires in": expires_in(row),
@@ -241,12 +240,6 @@ class InboxView:
             yield Text(f"\n{row.outcome} by {safe(row.by) or 'unknown'}{when}", "bold yellow")
             if row.comment:
                 yield Text(safe(row.comment))
-
-
-def expires_in(row: InterruptRow) -> str:
-    """How long is left to decide."""
-    left_ms = row.expires_at_ms - now_ms()
-    return "never" if not row.expires_at_ms else span(left_ms) if left_ms > 0 else "expired"
 
 
 def _line(text: str, style: str = "") -> Text:

@@ -18,7 +18,7 @@ from tenuto.cli.lines import plain
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import complain, console, moment, now_ms, print_json, progress, safe, span
 from tenuto.cli.transcript import Transcript
-from tenuto.cli.view import View
+from tenuto.cli.view import View, asked_briefly, expires_in
 from tenuto.client import Client
 from tenuto.doubt import InDoubt
 from tenuto.errors import NotFound, Undecodable
@@ -46,11 +46,8 @@ async def inbox(target: Target, as_json: bool) -> None:
         return None if doubts else console().print("nothing waits for a person")
     table = new_table("id", "kind", "tool", "arguments", "thread", "age", "expires in")
     for row in rows:
-        left_ms = row.expires_at_ms - now_ms()
-        expires = "never" if not row.expires_at_ms else span(left_ms) if left_ms > 0 else "expired"
-        what = row.arguments if row.kind == "approval" and not row.fault else row.prompt
-        cells = (row.id[:SHORT_ID], row.kind, row.name, what, row.thread_id[:SHORT_ID])
-        table.add_row(*map(safe, cells), span(now_ms() - row.raised_at_ms), expires)
+        cells = (row.id[:SHORT_ID], row.kind, row.name, asked_briefly(row), row.thread_id[:SHORT_ID])
+        table.add_row(*map(safe, cells), span(now_ms() - row.raised_at_ms), expires_in(row))
     return console().print(table, soft_wrap=False)
 
 

@@ -25,7 +25,6 @@ class Transcript:
     """Puts the events of one thread, in order, into paragraphs."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}
         self._view = View(brief=False)
 
     def head(self, row: ThreadRow) -> str:
@@ -35,8 +34,6 @@ class Transcript:
     def learn(self, event: AnyEvent) -> None:
         """Remember what later events refer to."""
         self._view.learn(event)
-        if isinstance(event, ModelReplied):
-            self._names |= {call.id: call.name for call in event.calls}
 
     def entry(self, entry: Entry) -> Iterator[str]:
         """The paragraphs that an event makes, each with the line feed at its end."""
@@ -54,7 +51,7 @@ class Transcript:
                     yield f"→ {_inline(call.name)}\n\n{_arguments(call)}"
             case CallFinished() as done:
                 mark = "←" if done.ok else "← failed:"
-                name = self._names.get(done.call_id, done.call_id)
+                name = self._view.names.get(done.call_id, done.call_id)
                 yield f"{mark} {_inline(name)} {when}\n\n{_fenced(done.text)}"
             case InterruptRaised() as raised:
                 yield f"**{raised.kind}** {_inline(raised.name)} {when}\n"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tenuto.cli.terminal import moment, pretty, safe
+from tenuto.cli.terminal import moment, now_ms, pretty, safe, span
 from tenuto.events import (
     AgentChanged,
     AnyEvent,
@@ -25,7 +25,7 @@ from tenuto.events import (
     ThreadHalted,
     ThreadStarted,
 )
-from tenuto.rows import ThreadRow
+from tenuto.rows import InterruptRow, ThreadRow
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -39,7 +39,7 @@ class View:
 
     def __init__(self, *, brief: bool) -> None:
         self._limit = BRIEF_CHARACTERS if brief else None
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
 
     def head(self, row: ThreadRow) -> str:
         """What is said before all events."""
@@ -48,7 +48,7 @@ class View:
     def learn(self, event: AnyEvent) -> None:
         """Remember what later events refer to."""
         if isinstance(event, ModelReplied):
-            self._names |= {call.id: call.name for call in event.calls}
+            self.names |= {call.id: call.name for call in event.calls}
 
     def entry(self, entry: Entry) -> Iterator["Text"]:
         """A heading with seq, time and type, and the lines under it."""
@@ -110,7 +110,7 @@ class View:
                     yield "yellow", self._safe(repair)
 
     def _acted(self, event: CallStarted | CallFinished) -> Iterator[Line]:
-        name = self._safe(self._names.get(event.call_id, event.call_id))
+        name = self._safe(self.names.get(event.call_id, event.call_id))
         match event:
             case CallStarted(until_ms=until_ms) if until_ms:
                 yield "", f"… {name} waits until {moment(until_ms)}"
@@ -149,6 +149,17 @@ def asked(kind: str, name: str, arguments: str, prompt: str) -> Iterator[Line]:
         yield "", pretty(arguments)
     if prompt:
         yield "yellow" if kind == "review" else "", safe(prompt)
+
+
+def asked_briefly(row: InterruptRow) -> str:
+    """The same on one line."""
+    return row.arguments if row.kind == "approval" and not row.fault else row.prompt
+
+
+def expires_in(row: InterruptRow) -> str:
+    """How long is left to decide."""
+    left_ms = row.expires_at_ms - now_ms()
+    return "never" if not row.expires_at_ms else span(left_ms) if left_ms > 0 else "expired"
 
 
 def _given(event: LimitsExtended) -> Iterator[tuple[str, float]]:

@@ -1,13 +1,14 @@
 """Commands that look at threads: show, follow, threads, export, verify."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from tenuto.cli.export import export as export_thread
-from tenuto.cli.fleet import run
+from tenuto.cli.fleet import fleet as show_fleet
 from tenuto.cli.follow import follow as follow_thread
 from tenuto.cli.look import show as show_thread
 from tenuto.cli.look import threads as list_threads
@@ -158,4 +159,5 @@ def fleet(
     """Show who works, on which machine, and what waits for workers and for people."""
     if watch and as_json:
         raise typer.BadParameter("is for people, not with --json", param_hint="--watch")
-    run(target_of(context), as_json, watch)
+    with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
+        asyncio.run(show_fleet(target_of(context), as_json, watch))
