@@ -8,8 +8,8 @@ waits, and its reader asks it what there is to tell. `tenuto.stream` is what pus
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
 
 import msgspec
 
@@ -39,22 +39,35 @@ class Told:
         self.frame: bytes | None = None
 
 
-class Reply(Protocol):
-    """A reply that is arriving. `id`: the process whose worker hears it, "" where no other knows of it, and
-    which one of that process. The sizes are in characters.
+class Reply:
+    """A reply that is arriving, as long as it is not too much to be told again. `id`: the process whose
+    worker hears it, "" where no other knows of it, and which one of that process. Sizes are in characters.
     """
 
-    id: tuple[str, int]
-    text_size: int
-    reasoning_size: int
+    __slots__ = ("_reasoning", "_text", "id", "reasoning_size", "text_size")
+
+    def __init__(self, origin: str = "", number: int = 0) -> None:
+        self.id = (origin, number)
+        self.text_size = self.reasoning_size = 0
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
 
     def add(self, delta: TextDelta | ReasoningDelta) -> None:
         """It goes on."""
-        ...
+        if is_text := type(delta) is TextDelta:
+            self.text_size += len(delta.text)
+        else:
+            self.reasoning_size += len(delta.text)
+        if self.text_size + self.reasoning_size <= limits.MAX_LIVE_BACKLOG_BYTES:
+            (self._text if is_text else self._reasoning).append(delta.text)
+        elif self._text or self._reasoning:
+            self._text, self._reasoning = [], []
 
     def so_far(self) -> ReplySoFar | None:
         """What it has said until now; None when that is too much to be told again."""
-        ...
+        if not (self._text or self._reasoning):
+            return None
+        return ReplySoFar("".join(self._text), "".join(self._reasoning))
 
 
 class Followed:
@@ -153,56 +166,37 @@ class Followed:
             size -= len(self._tail.popleft().frame or b"")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Follower:
     """One who follows a thread; made by `Hub.follower`, to be closed. `after`: the last event it was told.
 
     `ended`: there is nothing more to tell. `rested`: because the thread rests, and not because of `end`.
     """
 
-    __slots__ = (
-        "_behind",
-        "_beyond",
-        "_close",
-        "_deaf",
-        "_followed",
-        "_head",
-        "_held",
-        "_items",
-        "_live",
-        "_marked",
-        "_nudged",
-        "_resting",
-        "_said",
-        "after",
-        "ended",
-        "rest",
-        "rested",
-        "wake",
-    )
+    _followed: Followed
+    after: int
+    rest: bool
+    _close: Callable[["Follower"], None]
+    ended: bool = False
+    rested: bool = False
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    # Deltas and head marks as they came; their sizes.
+    _items: deque[tuple[Told | int, int]] = field(default_factory=deque)
+    _held: int = 0
+    # Some of the reply that arrives is missed: it is told as a whole when there is time for it.
+    _deaf: bool = True
+    _said: tuple[str, str] = ("", "")  # text and reasoning of the last reply of the past
+    _marked: int = 0
+    _beyond: bool = False
+    _head: int = 0
+    _behind: bool = True
+    _live: bool = False
+    _resting: bool | None = False
+    _nudged: bool = False
 
-    def __init__(
-        self, followed: Followed, after: int, rest: bool, close: Callable[["Follower"], None]
-    ) -> None:
-        self.after = after
-        self.rest = rest
-        self.ended = self.rested = False
-        self.wake = asyncio.Event()
-        self._followed = followed
-        self._close = close
-        self._items: deque[tuple[Told | int, int]] = (
-            deque()
-        )  # deltas and head marks as they came; their sizes
-        self._held = 0
-        # Some of the reply that arrives is missed: it is told as a whole when there is time for it.
-        self._deaf = True
-        self._said = ("", "")  # text and reasoning of the last reply of the past
-        self._marked = 0
-        self._beyond = False
-        self._head = 0
-        self._behind = True
-        self._live = False
-        self._resting: bool | None = None if rest else False
-        self._nudged = False
+    def __post_init__(self) -> None:
+        if self.rest:
+            self._resting = None
 
     async def take(self, most: int = limits.FOLLOW_PAGE_EVENTS) -> list[Told]:
         """What there is to tell now, in order; waits until there is something. Empty when `ended`, and after

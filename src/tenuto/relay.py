@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -81,21 +81,16 @@ class _Wanted:
 
 
 class Relay:
-    """Of one hub, whose store publishes: `replies` are those that arrive here, also from elsewhere; `reply`
-    makes another one; `followed` are those who are told.
+    """Of one hub, whose store publishes: `replies` are those that arrive here, also from elsewhere;
+    `followed` are those who are told.
     """
 
     def __init__(
-        self,
-        store: Store,
-        replies: dict[ThreadId, Reply],
-        followed: Mapping[ThreadId, Followed],
-        reply: Callable[[str, int], Reply],
+        self, store: Store, replies: dict[ThreadId, Reply], followed: Mapping[ThreadId, Followed]
     ) -> None:
         self._store = store
         self._replies = replies
         self._followed = followed
-        self._reply = reply
         self._name = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._wanted: dict[ThreadId, _Wanted] = {}
@@ -113,7 +108,7 @@ class Relay:
 
     def begin(self) -> Reply:
         """A reply of a thread that runs here."""
-        return self._reply(self._name, next(self._numbers))
+        return Reply(self._name, next(self._numbers))
 
     def runs_here(self, reply: Reply) -> bool:
         """Is it of a thread that runs here?"""
@@ -227,7 +222,7 @@ class Relay:
                 return
             if reply is not None:
                 followed.miss()  # its worker died; this one begins again
-            reply = self._replies[thread_id] = self._reply(origin, piece.reply)
+            reply = self._replies[thread_id] = Reply(origin, piece.reply)
         if piece.text_at > reply.text_size or piece.reasoning_at > reply.reasoning_size:
             self._miss(thread_id, followed)
             return

@@ -13,40 +13,13 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from tenuto import limits
 from tenuto.events import Entry, ThreadId
 from tenuto.follower import Followed, Follower, Replayed, Reply, Told
-from tenuto.messages import AttemptFailed, Live, ReasoningDelta, ReplySoFar, TextDelta
+from tenuto.messages import AttemptFailed, Live, ReasoningDelta, TextDelta
 from tenuto.relay import Relay
 from tenuto.rows import Change
 from tenuto.store.base import Store
 from tenuto.thread import ThreadState
 
 __all__ = ["Follower", "Hub", "Replayed", "Told"]
-
-
-class _Reply:
-    """A `Reply`, as long as it is not too much to be told again."""
-
-    __slots__ = ("_reasoning", "_text", "id", "reasoning_size", "text_size")
-
-    def __init__(self, origin: str = "", number: int = 0) -> None:
-        self.id = (origin, number)
-        self.text_size = self.reasoning_size = 0
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-
-    def add(self, delta: TextDelta | ReasoningDelta) -> None:
-        if is_text := type(delta) is TextDelta:
-            self.text_size += len(delta.text)
-        else:
-            self.reasoning_size += len(delta.text)
-        if self.text_size + self.reasoning_size <= limits.MAX_LIVE_BACKLOG_BYTES:
-            (self._text if is_text else self._reasoning).append(delta.text)
-        elif self._text or self._reasoning:
-            self._text, self._reasoning = [], []
-
-    def so_far(self) -> ReplySoFar | None:
-        if not (self._text or self._reasoning):
-            return None
-        return ReplySoFar("".join(self._text), "".join(self._reasoning))
 
 
 class _Waiter(asyncio.Event):
@@ -73,8 +46,7 @@ class Hub:
         self._store = store
         self._followed: dict[ThreadId, Followed] = {}
         self._replies: dict[ThreadId, Reply] = {}
-        relayed = store.publishes
-        self._relay = Relay(store, self._replies, self._followed, _Reply) if relayed else None
+        self._relay = Relay(store, self._replies, self._followed) if store.publishes else None
         self._rests: dict[ThreadId, set[_Waiter]] = {}
         self.runs_here: Callable[[ThreadId], bool] = lambda _: False  # the worker's to say
 
@@ -119,7 +91,7 @@ class Hub:
                 if reply is None or not (relay is None or relay.runs_here(reply)):
                     if reply is not None and followed is not None:
                         followed.miss()  # of a worker elsewhere that died: this one begins again
-                    reply = self._replies[thread_id] = _Reply() if relay is None else relay.begin()
+                    reply = self._replies[thread_id] = Reply() if relay is None else relay.begin()
                 reply.add(item)
             elif isinstance(item, AttemptFailed):
                 self._replies.pop(thread_id, None)
