@@ -16,7 +16,7 @@ from tenuto.server.events import shown
 from tenuto.server.listed import Listed, in_scope
 from tenuto.server.posts import Post, Posts
 from tenuto.server.problems import Problem, encoded
-from tenuto.server.shapes import InterruptPage, Resolution, doubt_bodies, interrupt_body
+from tenuto.server.shapes import Interrupt, InterruptPage, Resolution, body, doubt_bodies
 from tenuto.server.waiting import Waiting
 
 Decided = Literal["pending", "decided", "all"]
@@ -82,32 +82,33 @@ class Interrupts:
             for one in await self._runtime.in_doubt(which.thread_id)
             if caller.sees(one.agent) and which.agent in (None, one.agent)
         ]
-        rows = [interrupt_body(row) for row in page.rows]
+        rows = [body(Interrupt, row) for row in page.rows]
         return encoded(200, InterruptPage(rows, page.next, doubt_bodies(doubts)))
 
     async def get_interrupt(self, interrupt_id: str) -> Response:
         """One interrupt, pending or decided."""
-        return encoded(200, interrupt_body(await self._runtime.store.interrupt(InterruptId(interrupt_id))))
+        row = await self._runtime.store.interrupt(InterruptId(interrupt_id))
+        return encoded(200, body(Interrupt, row))
 
     async def resolve_interrupt(self, request: Request, interrupt_id: str) -> Response:
         """Decide a pending interrupt, once. 409 says by whom, what and when it was decided before."""
 
         async def work(post: Post[Resolution]) -> Response:
-            body = post.body
-            verb = body.outcome if body.verb is UNSET else body.verb
-            if verb is UNSET or UNSET not in (body.verb, body.outcome):
+            told = post.body
+            verb = told.outcome if told.verb is UNSET else told.verb
+            if verb is UNSET or UNSET not in (told.verb, told.outcome):
                 raise Problem(422, "say once what is decided, with verb; outcome is its old name")
             row = await self._runtime.store.interrupt(InterruptId(interrupt_id))
             before = await self._runtime.state(row.thread_id)  # first: it may be that it cannot be read
             resolve = self._runtime.resolve(
                 interrupt_id,
                 verb,
-                by=post.caller.by(body.by),
+                by=post.caller.by(told.by),
                 channel="http",
-                comment=body.comment,
-                arguments=body.arguments,
-                answer=body.answer,
-                digest=body.digest,
+                comment=told.comment,
+                arguments=told.arguments,
+                answer=told.answer,
+                digest=told.digest,
                 append_id=post.append_id,
             )
             await self._posts.change(row.thread_id, post.append_id, resolve)

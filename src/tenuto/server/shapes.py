@@ -5,15 +5,15 @@ refused, so that a misspelt one is not silently without effect.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenuto import limits
 from tenuto.doubt import InDoubt
-from tenuto.events import InterruptKind, InterruptRaised, InterruptResolved, Outcome
-from tenuto.rows import InterruptRow, ThreadRow, ThreadStatus, WorkerRow
+from tenuto.events import InterruptKind, InterruptResolved, Outcome
+from tenuto.rows import ThreadRow, ThreadStatus
 from tenuto.server.problems import iso
 from tenuto.thread import ThreadState
 
@@ -237,10 +237,23 @@ class FleetNow(msgspec.Struct):
     waiting: dict[str, Waits]
 
 
-def worker_body(row: WorkerRow, agents: tuple[str, ...]) -> Worker:
-    """A worker as it is shown to who may see these agents."""
-    times = iso(row.started_at_ms), row.host, row.leases, iso(row.seen_at_ms)
-    return Worker(row.owner, agents, row.pid, *times)
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+def body(shape: type[B], row: Any, **said: Any) -> B:
+    """A row as it is shown: fields of the same names, times in words, arguments as the JSON that they are.
+    `said`: what the row does not say, or not so.
+    """
+    for name in shape.__struct_fields__:
+        if name in said:
+            continue
+        if name.endswith("_at"):
+            said[name] = iso(getattr(row, f"{name}_ms"))
+        elif name == "arguments":
+            said[name] = msgspec.Raw(row.arguments.encode()) if row.arguments else None
+        else:
+            said[name] = getattr(row, name)
+    return shape(**said)
 
 
 def state_body(state: ThreadState, added: int | msgspec.Raw | None = None) -> State:
@@ -252,64 +265,13 @@ def state_body(state: ThreadState, added: int | msgspec.Raw | None = None) -> St
 
 def thread_body(state: ThreadState, row: ThreadRow, head_hash: str, doubts: list[InDoubt]) -> Thread:
     """A state as it is shown, with what only the row knows."""
-    return Thread(
-        **_state(state),
-        created_at=iso(row.created_at_ms),
-        updated_at=iso(state.at_ms),
-        ready_at=iso(row.ready_at_ms),
-        lease_owner=row.lease_owner,
-        metadata=row.metadata,
-        head_hash=head_hash,
-        in_doubt=doubt_bodies(doubts),
-    )
+    now = _state(state) | {"updated_at": iso(state.at_ms), "head_hash": head_hash}
+    return body(Thread, row, **now, in_doubt=doubt_bodies(doubts))
 
 
 def doubt_bodies(doubts: Iterable[InDoubt]) -> list[CallInDoubt]:
     """Calls in doubt as they are shown."""
-    return [
-        CallInDoubt(
-            thread_id=one.thread_id,
-            agent=one.agent,
-            call_id=one.call_id,
-            name=one.name,
-            arguments=msgspec.Raw(one.arguments.encode()),
-            started_at=iso(one.started_at_ms),
-            worker=one.worker,
-            text=one.text,
-        )
-        for one in doubts
-    ]
-
-
-def summary_body(row: ThreadRow) -> ThreadSummary:
-    """A thread of a list as it is shown."""
-    return ThreadSummary(
-        id=row.id,
-        agent=row.agent,
-        status=row.status,
-        head_seq=row.head_seq,
-        created_at=iso(row.created_at_ms),
-        updated_at=iso(row.updated_at_ms),
-        ready_at=iso(row.ready_at_ms),
-        lease_owner=row.lease_owner,
-        metadata=row.metadata,
-        head_hash=row.head_hash,
-    )
-
-
-def interrupt_body(row: InterruptRow) -> Interrupt:
-    """An interrupt as it is shown."""
-    return Interrupt(
-        **_pending(row),
-        thread_id=row.thread_id,
-        agent=row.agent,
-        raised_seq=row.raised_seq,
-        raised_at=iso(row.raised_at_ms),
-        outcome=row.outcome,
-        by=row.by,
-        comment=row.comment,
-        resolved_at=iso(row.resolved_at_ms),
-    )
+    return [body(CallInDoubt, one) for one in doubts]
 
 
 def _state(state: ThreadState) -> dict[str, Any]:
@@ -322,19 +284,5 @@ def _state(state: ThreadState) -> dict[str, Any]:
         "answer": state.answer if state.ended == "completed" else None,
         "error": state.error if state.ended in ("failed", "cancelled") else None,
         "limit": state.limit or None,
-        "interrupts": [PendingInterrupt(**_pending(raised)) for raised in state.interrupts],
-    }
-
-
-def _pending(raised: InterruptRaised | InterruptRow) -> dict[str, Any]:
-    return {
-        "id": raised.id,
-        "kind": raised.kind,
-        "call_id": raised.call_id,
-        "name": raised.name,
-        "arguments": msgspec.Raw(raised.arguments.encode()) if raised.arguments else None,
-        "prompt": raised.prompt,
-        "digest": raised.digest,
-        "options": raised.options,
-        "expires_at": iso(raised.expires_at_ms),
+        "interrupts": [body(PendingInterrupt, raised) for raised in state.interrupts],
     }

@@ -12,23 +12,12 @@ from tenuto.errors import ThreadNotFound
 from tenuto.events import ThreadId
 from tenuto.rows import ThreadRow, ThreadStatus
 from tenuto.runtime import Runtime
+from tenuto.server import shapes
 from tenuto.server.callers import caller_of, check_agent
 from tenuto.server.listed import Listed, in_scope
 from tenuto.server.posts import Post, Posts
 from tenuto.server.problems import Problem, encoded, iso
-from tenuto.server.shapes import (
-    Cancellation,
-    Extension,
-    FleetNow,
-    NewMessage,
-    NewThread,
-    ThreadPage,
-    Waits,
-    WorkerList,
-    summary_body,
-    thread_body,
-    worker_body,
-)
+from tenuto.server.shapes import Cancellation, Extension, NewMessage, NewThread
 from tenuto.server.waiting import Waiting
 
 Place = tuple[int, ThreadId]
@@ -82,7 +71,7 @@ class Threads:
             row = await self._runtime.thread(id)
             if not caller.sees(row.agent):
                 raise ThreadNotFound(f"there is no thread {id}")
-            return encoded(200, ThreadPage([summary_body(row)], None))
+            return encoded(200, shapes.ThreadPage([_summary(row)], None))
 
         async def fetch(agent: str | None, place: Place | None, count: int) -> list[ThreadRow]:
             return await self._runtime.threads(
@@ -92,26 +81,28 @@ class Threads:
         start = None if cursor is None else _place(cursor)
         page = await in_scope(caller, Listed(fetch, _place_of, agent, limit), start)
         more = None if page.next is None else _cursor(page.next)
-        return encoded(200, ThreadPage([summary_body(row) for row in page.rows], more))
+        return encoded(200, shapes.ThreadPage([_summary(row) for row in page.rows], more))
 
     async def list_workers(self, request: Request) -> Response:
         """The workers that live now, and which of the caller's agents they serve."""
         caller = caller_of(request)
         workers = [
-            worker_body(row, agents)
+            shapes.body(shapes.Worker, row, agents=agents)
             for row in await self._runtime.workers()
             if (agents := tuple(agent for agent in row.agents if caller.sees(agent)))
         ]
-        return encoded(200, WorkerList(workers))
+        return encoded(200, shapes.WorkerList(workers))
 
     async def get_fleet(self, request: Request) -> Response:
         """Who works and what waits, in all processes on this database; not for a token of some agents."""
         if caller_of(request).agents:
             raise Problem(403, "the fleet is of all agents, and this token is for some")
         fleet = await self._runtime.fleet()
-        waiting = {what: Waits(count, iso(since_ms)) for what, (count, since_ms) in fleet.waiting.items()}
-        workers = [worker_body(row, row.agents) for row in fleet.workers]
-        return encoded(200, FleetNow(iso(fleet.at_ms), workers, waiting))
+        waiting = {
+            what: shapes.Waits(count, iso(since_ms)) for what, (count, since_ms) in fleet.waiting.items()
+        }
+        workers = [shapes.body(shapes.Worker, row) for row in fleet.workers]
+        return encoded(200, shapes.FleetNow(iso(fleet.at_ms), workers, waiting))
 
     async def get_thread(self, thread_id: str) -> Response:
         """The state of a thread."""
@@ -120,7 +111,7 @@ class Threads:
         # The thread may have grown since: the hash is that of the event that the state ends with.
         (last,) = await self._runtime.store.stored(ThreadId(thread_id), state.head_seq - 1, 1)
         doubts = await self._runtime.in_doubt(thread_id)
-        return encoded(200, thread_body(state, row, last.hash.hex(), doubts))
+        return encoded(200, shapes.thread_body(state, row, last.hash.hex(), doubts))
 
     async def send_message(self, request: Request, thread_id: str) -> Response:
         """Add a message; a thread that ended goes on."""
@@ -182,6 +173,10 @@ def _metadata(request: Request) -> dict[str, str] | None:
                 raise Problem(422, f"query: {name[:100]!r} is not of the form metadata[key], each key once")
             asked[found[1]] = value
     return asked or None
+
+
+def _summary(row: ThreadRow) -> shapes.ThreadSummary:
+    return shapes.body(shapes.ThreadSummary, row)
 
 
 def _place_of(row: ThreadRow) -> Place:

@@ -1,6 +1,6 @@
 """The endpoints of stored tokens, for admins."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import Request
@@ -11,8 +11,8 @@ from tenuto.runtime import Runtime
 from tenuto.server.access import Role
 from tenuto.server.bodies import converted, read_object
 from tenuto.server.callers import Callers, caller_of
-from tenuto.server.problems import encoded, iso
-from tenuto.server.shapes import Time
+from tenuto.server.problems import encoded
+from tenuto.server.shapes import Time, body
 from tenuto.server.tokens import Token, Wanted, create_token, revoke_token, stored_tokens
 
 AgentName = Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_NAME_CHARACTERS)]
@@ -69,8 +69,8 @@ class Tokens:
 
     async def create_token(self, request: Request) -> Response:
         """Make a token and show it, this once. Its name is its key: made a second time it is 409."""
-        body = converted(await read_object(request), NewToken)
-        wanted = Wanted(body.name, body.roles, body.agents, body.expires_seconds or 0.0)
+        asked = converted(await read_object(request), NewToken)
+        wanted = Wanted(asked.name, asked.roles, asked.agents, asked.expires_seconds or 0.0)
         token, secret = await create_token(self._store, wanted, by=caller_of(request).name)
         self._callers.forget()
         return encoded(201, created_token(token, secret))
@@ -84,22 +84,9 @@ class Tokens:
 
 def shown_token(token: Token, now_ms: int) -> ShownToken:
     """A token as it is shown."""
-    return ShownToken(**_shown(token, now_ms))
+    return body(ShownToken, token, works=token.works(now_ms))
 
 
 def created_token(token: Token, secret: str) -> CreatedToken:
     """... and itself, to the one who made it."""
-    return CreatedToken(**_shown(token, token.created_at_ms), token=secret)
-
-
-def _shown(token: Token, now_ms: int) -> dict[str, Any]:
-    return {
-        "name": token.name,
-        "roles": token.roles,
-        "agents": token.agents,
-        "works": token.works(now_ms),
-        "created_at": iso(token.created_at_ms),
-        "created_by": token.created_by,
-        "expires_at": iso(token.expires_at_ms),
-        "revoked_at": iso(token.revoked_at_ms),
-    }
+    return body(CreatedToken, token, works=token.works(token.created_at_ms), token=secret)
