@@ -6,16 +6,17 @@ there; a server that leaves one out is of another version, and is said to be.
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from tenuto.doubt import InDoubt
 from tenuto.errors import StoreError, Undecodable
 from tenuto.events import CallId, Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
-from tenuto.rows import Fleet, InterruptRow, StoredEvent, ThreadRow, ThreadStatus, WorkerRow
+from tenuto.rows import Fleet, StoredEvent, ThreadStatus, WorkerRow
 
+T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NONE = ("ready_at", "resolved_at", "seen_at")  # these are None where there is no time, the others 0
 
 
 class Told(msgspec.Struct):
@@ -151,58 +152,21 @@ def entries(page: Iterable[msgspec.Raw], found: list[Entry]) -> list[Entry]:
     return found
 
 
-def thread_row(body: ThreadBody) -> ThreadRow:
-    """A thread at a glance."""
-    return ThreadRow(
-        id=body.id,
-        agent=body.agent,
-        status=body.status,
-        head_seq=body.head_seq,
-        created_at_ms=at_ms(body.created_at),
-        updated_at_ms=at_ms(body.updated_at),
-        ready_at_ms=None if body.ready_at is None else at_ms(body.ready_at),
-        lease_owner=body.lease_owner,
-        metadata=body.metadata,
-        head_hash=body.head_hash,
-    )
-
-
-def interrupt_row(body: InterruptBody) -> InterruptRow:
-    """An interrupt; its arguments are the text that the server has, to the letter."""
-    arguments = bytes(body.arguments).decode()
-    return InterruptRow(
-        id=body.id,
-        thread_id=body.thread_id,
-        agent=body.agent,
-        kind=body.kind,
-        call_id=body.call_id,
-        name=body.name,
-        arguments="" if arguments == "null" else arguments,
-        prompt=body.prompt,
-        digest=body.digest,
-        options=body.options,
-        raised_seq=body.raised_seq,
-        raised_at_ms=at_ms(body.raised_at),
-        expires_at_ms=at_ms(body.expires_at),
-        outcome=body.outcome,
-        by=body.by,
-        comment=body.comment,
-        resolved_at_ms=None if body.resolved_at is None else at_ms(body.resolved_at),
-    )
-
-
-def call_in_doubt(body: DoubtBody) -> InDoubt:
-    """A call that may have happened."""
-    return InDoubt(
-        thread_id=body.thread_id,
-        agent=body.agent,
-        call_id=body.call_id,
-        name=body.name,
-        arguments=bytes(body.arguments).decode(),
-        started_at_ms=at_ms(body.started_at),
-        worker=body.worker,
-        text=body.text,
-    )
+def row_of(body: msgspec.Struct, kind: type[T]) -> T:
+    """The row that a body tells of: fields of the same names, times in milliseconds, arguments as the text
+    that the server has, to the letter. Raises `StoreError`.
+    """
+    told: dict[str, Any] = {}
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        if name.endswith("_at"):
+            told[f"{name}_ms"] = None if value is None and name in _NONE else at_ms(value)
+        elif isinstance(value, msgspec.Raw):
+            text = bytes(value).decode()
+            told[name] = "" if text == "null" else text
+        else:
+            told[name] = value
+    return kind(**told)
 
 
 def stored_event(body: StoredBody) -> StoredEvent:
@@ -263,13 +227,6 @@ class WorkerList(msgspec.Struct):
     workers: list[WorkerBody]
 
 
-def worker_row(body: WorkerBody) -> WorkerRow:
-    """A live worker."""
-    seen_at_ms = None if body.seen_at is None else at_ms(body.seen_at)
-    started_at_ms = at_ms(body.started_at)
-    return WorkerRow(body.owner, body.agents, body.pid, started_at_ms, body.host, body.leases, seen_at_ms)
-
-
 class WaitsBody(msgspec.Struct):
     count: int
     since: str
@@ -284,4 +241,4 @@ class FleetBody(msgspec.Struct):
 def fleet(body: FleetBody) -> Fleet:
     """Who works and what waits."""
     waiting = {what: (waits.count, at_ms(waits.since)) for what, waits in body.waiting.items()}
-    return Fleet(at_ms(body.at), tuple(map(worker_row, body.workers)), waiting)
+    return Fleet(at_ms(body.at), tuple(row_of(each, WorkerRow) for each in body.workers), waiting)

@@ -181,7 +181,8 @@ class Client:
 
     async def interrupt(self, interrupt_id: str) -> InterruptRow:
         """As `Runtime.interrupt`."""
-        return bodies.interrupt_row(await self._transport.get(_interrupt(interrupt_id), bodies.InterruptBody))
+        body = await self._transport.get(_interrupt(interrupt_id), bodies.InterruptBody)
+        return bodies.row_of(body, InterruptRow)
 
     async def interrupts(
         self,
@@ -206,7 +207,7 @@ class Client:
                 after=after,
                 limit=min(limit - len(found), limits.MAX_LISTED_INTERRUPTS),
             )
-            found += map(bodies.interrupt_row, page.interrupts)
+            found += [bodies.row_of(body, InterruptRow) for body in page.interrupts]
             if page.next is None:
                 break
             after = page.next
@@ -218,7 +219,7 @@ class Client:
         page = await self._transport.get("/v1/threads", bodies.ThreadPage, id=thread_id)
         for body in page.threads:
             if body.id == thread_id:
-                return bodies.thread_row(body)
+                return bodies.row_of(body, ThreadRow)
         raise ThreadNotFound(f"there is no thread {thread_id}")
 
     async def threads(
@@ -244,7 +245,7 @@ class Client:
                 limit=min(limit - len(found), limits.MAX_LISTED_THREADS),
                 **asked,
             )
-            found += map(bodies.thread_row, page.threads)
+            found += [bodies.row_of(body, ThreadRow) for body in page.threads]
             if page.next is None:
                 break
             cursor = page.next
@@ -253,7 +254,7 @@ class Client:
     async def workers(self) -> list[WorkerRow]:
         """As `Runtime.workers`."""
         found = await self._transport.get("/v1/workers", bodies.WorkerList)
-        return [bodies.worker_row(body) for body in found.workers]
+        return [bodies.row_of(body, WorkerRow) for body in found.workers]
 
     async def fleet(self) -> Fleet:
         """As `Runtime.fleet`. Raises `AccessDenied` with a token of some agents."""
@@ -262,7 +263,7 @@ class Client:
     async def in_doubt(self, thread_id: str | None = None) -> list[InDoubt]:
         """As `Runtime.in_doubt`."""
         page = await self._transport.get("/v1/interrupts", bodies.InterruptPage, thread_id=thread_id, limit=1)
-        return [bodies.call_in_doubt(body) for body in page.in_doubt]
+        return [bodies.row_of(body, InDoubt) for body in page.in_doubt]
 
     async def verify(self, thread_id: str, watch: Callable[[int], None] = lambda _n: None) -> ChainReport:
         """As `Runtime.verify`: the stored events are fetched and checked here, not by the server."""
