@@ -47,7 +47,9 @@ def create_app(runtime: Runtime, access: Access, *, agent: str) -> FastAPI:
     )
     app.state.waiting = waiting = Waiting(runtime)
     callers, posts = Callers(runtime.store, access), Posts(runtime.store)
-    app.include_router(router(routes(runtime, callers, posts, waiting, agent), callers))
+    v1 = routes(runtime, callers, posts, waiting, agent)
+    app.shapes = [shape for route in v1 for shape in (route.answer, route.takes) if shape is not None]
+    app.include_router(router(v1, callers))
     contract = Contract(runtime, callers, posts, waiting, agent)
     app.router.routes.append(_AnyMethod("/api/agent/{rest:path}", contract.serve))
     add_probes(app, runtime, waiting.stopping)

@@ -2,7 +2,7 @@
 every status with what it means.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -14,11 +14,11 @@ from tenuto import limits
 from tenuto.messages import Live
 from tenuto.server import shapes
 from tenuto.server.access import Role
-from tenuto.server.contract_shapes import CONTRACT, Answer, Approval, ContractProblem, NewTask
+from tenuto.server.contract_shapes import CONTRACT, MEANS, Answer, Approval, ContractProblem, NewTask
 from tenuto.server.events import EVENT_STREAM, JSON_LINES, EventPage, StoredLine, add_places
 from tenuto.server.posts import KEY_PATTERN
 from tenuto.server.problems import DecidedProblem, ProblemDetails, RoleProblem, UnreadProblem
-from tenuto.server.token_routes import CreatedToken, NewToken, ShownToken, TokenList
+from tenuto.server.token_routes import NewToken
 
 Described = dict[str, Any]
 PROBLEM: Final = "application/problem+json"
@@ -43,21 +43,9 @@ class Route(NamedTuple):
         return self.name or self.endpoint.__name__
 
 
+# Those that no route of /v1 takes or answers.
 _SHAPES: Final = (
-    *(ProblemDetails, DecidedProblem, RoleProblem, UnreadProblem),
-    *(shapes.NewThread, shapes.NewMessage, shapes.Cancellation, shapes.Extension, shapes.Resolution),
-    *(
-        shapes.State,
-        shapes.Resolved,
-        shapes.Sent,
-        shapes.WorkerList,
-        shapes.FleetNow,
-        shapes.Thread,
-        shapes.ThreadPage,
-        shapes.Interrupt,
-        shapes.InterruptPage,
-    ),
-    *(EventPage, StoredLine, *get_args(Live), NewToken, ShownToken, CreatedToken, TokenList),
+    *(ProblemDetails, DecidedProblem, RoleProblem, UnreadProblem, *get_args(Live)),
     *(NewTask, Approval, Answer, ContractProblem),
 )
 
@@ -226,12 +214,16 @@ def _parameters(route: Route) -> list[Described]:
 
 
 class DescribedApp(FastAPI):
-    """An application that tells all of this at /openapi.json."""
+    """An application that tells all of this at /openapi.json. `shapes`: what its routes take and answer."""
+
+    shapes: Sequence[type] = ()
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             made = super().openapi()
-            _, found = msgspec.json.schema_components(_SHAPES, ref_template="#/components/schemas/{name}")
+            _, found = msgspec.json.schema_components(
+                (*self.shapes, *_SHAPES), ref_template="#/components/schemas/{name}"
+            )
             add_places(found)
             components = made.setdefault("components", {})
             for operations in made["paths"].values():
@@ -256,11 +248,12 @@ def _drop_assumed(answers: Described) -> None:
         del answers[status]
 
 
-def _contract(name: str, summary: str, takes: type, statuses: dict[int, str]) -> Described:
+def _contract(name: str, summary: str, takes: type) -> Described:
     answers: dict[str, Described] = {}
-    for status, meaning in statuses.items():
-        kinds = (Answer,) if status in (200, 202, 502) else (ContractProblem,)
-        bodies = content(*kinds)
+    for status, meaning in (_MEANS | MEANS).items():
+        if status == HTTPStatus.NOT_FOUND and takes is NewTask:
+            continue
+        bodies = content(Answer if status in (200, 202, 502) else ContractProblem)
         if status == HTTPStatus.UNAUTHORIZED:
             bodies = {"text/plain": {"schema": {"type": "string"}}}
         elif status == HTTPStatus.FORBIDDEN:

@@ -13,14 +13,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tenuto.observe import Observe
 from tenuto.runtime import Runtime
 from tenuto.server.callers import Callers, caller_of
+from tenuto.server.contract_shapes import CONTRACT
 from tenuto.server.described import problems
 from tenuto.server.heads import add_head
 from tenuto.server.problems import Problem
 
 if TYPE_CHECKING:
     from tenuto.observe.metrics import Metrics
-
-_CONTRACT = ("/api/agent/tasks", "/api/agent/approve")
 
 
 def add_observed(app: FastAPI, runtime: Runtime, callers: Callers) -> None:
@@ -97,6 +96,6 @@ class Observed:
 
 def _template(scope: Scope) -> str:
     """The path of the route that took the request, with its parameters' names."""
-    if scope["path"] in _CONTRACT:
+    if scope["path"] in CONTRACT:
         return str(scope["path"])
     return str(getattr(scope.get("route"), "path", ""))
