@@ -10,21 +10,20 @@ from starlette.routing import Match
 _METHODS: Final = ("DELETE", "GET", "HEAD", "POST")
 
 
-def add_head(
+def add_route(
     router: APIRouter | FastAPI,
+    method: str,
     path: str,
     endpoint: Callable[..., Awaitable[Response]],
     dependencies: Sequence[Any] = (),
+    **described: Any,
 ) -> None:
-    """HEAD beside GET. The server leaves the body of the answer out, and a `Stream` does not begin one."""
-    router.add_api_route(
-        path,
-        endpoint,
-        methods=["HEAD"],
-        dependencies=dependencies,
-        response_model=None,
-        include_in_schema=False,  # HTTP itself describes it (RFC 9110, section 9.3.2)
-    )
+    """A route; beside GET goes HEAD. The server leaves the body of that answer out; a `Stream` has none."""
+    checked: dict[str, Any] = {"dependencies": dependencies, "response_model": None}
+    router.add_api_route(path, endpoint, methods=[method], **checked, **described)
+    if method == "GET":
+        # Not in the description: HTTP itself describes it (RFC 9110, section 9.3.2).
+        router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **checked)
 
 
 def allowed(request: Request) -> str:

@@ -15,7 +15,7 @@ from tenuto.runtime import Runtime
 from tenuto.server.callers import Callers, caller_of
 from tenuto.server.contract_shapes import CONTRACT
 from tenuto.server.described import problems
-from tenuto.server.heads import add_head
+from tenuto.server.heads import add_route
 from tenuto.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -47,19 +47,17 @@ def _add_metrics(app: FastAPI, runtime: Runtime, metrics: "Metrics", callers: Ca
             "content": {"text/plain": text, "application/openmetrics-text": text},
         }
     }
-    needed = [callers.needing("read")]
-    app.add_api_route(
+    add_route(
+        app,
+        "GET",
         "/metrics",
         get_metrics,
-        methods=["GET"],
+        [callers.needing("read")],
         response_class=Response,
-        response_model=None,
         operation_id="get_metrics",
         tags=["probes"],
-        dependencies=needed,
         responses=answers | problems(401, 403, 500, 503),
     )
-    add_head(app, "/metrics", get_metrics, needed)
 
 
 class Observed:

@@ -1,7 +1,7 @@
 """What an orchestrator asks: is this process alive, and may requests be sent to it?"""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.responses import Response
@@ -10,7 +10,7 @@ from tenuto import limits
 from tenuto.errors import StoreError
 from tenuto.runtime import Runtime
 from tenuto.server.described import problems
-from tenuto.server.heads import add_head
+from tenuto.server.heads import add_route
 from tenuto.server.problems import encoded, logger, problem
 
 PROBES: Final = ("/healthz", "/readyz")
@@ -19,28 +19,10 @@ PROBES: Final = ("/healthz", "/readyz")
 def add_probes(app: FastAPI, runtime: Runtime, stopping: asyncio.Event) -> None:
     """/healthz and /readyz; both need no token and tell nothing of what is inside."""
 
-    @app.get(
-        "/healthz",
-        operation_id="get_health",
-        tags=["probes"],
-        response_model=None,
-        responses={200: {"description": "It lives"}, **problems(403, 500)},
-        openapi_extra={"security": [{}]},
-    )
     async def healthz() -> Response:
         """Does this process live? A database that is gone is no reason to restart it: see /readyz."""
         return encoded(200, {"status": "ok"})
 
-    add_head(app, "/healthz", healthz)
-
-    @app.get(
-        "/readyz",
-        operation_id="get_readiness",
-        tags=["probes"],
-        response_model=None,
-        responses={200: {"description": "It is ready"}, **problems(403, 500, 503)},
-        openapi_extra={"security": [{}]},
-    )
     async def readyz() -> Response:
         """May requests be sent here? Not while it stops, and not while the store does not answer."""
         if stopping.is_set():
@@ -53,4 +35,8 @@ def add_probes(app: FastAPI, runtime: Runtime, stopping: asyncio.Event) -> None:
             return problem(503, "the store does not answer")
         return encoded(200, {"status": "ok"})
 
-    add_head(app, "/readyz", readyz)
+    about: dict[str, Any] = {"tags": ["probes"], "openapi_extra": {"security": [{}]}}
+    lives = {200: {"description": "It lives"}, **problems(403, 500)}
+    add_route(app, "GET", "/healthz", healthz, operation_id="get_health", responses=lives, **about)
+    ready = {200: {"description": "It is ready"}, **problems(403, 500, 503)}
+    add_route(app, "GET", "/readyz", readyz, operation_id="get_readiness", responses=ready, **about)

@@ -135,27 +135,22 @@ def unexpected() -> Response:
 def add_handlers(app: FastAPI) -> None:
     """Every error that an endpoint is known to raise becomes a problem; the rest is `Guard`'s."""
 
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
+    @app.exception_handler(Problem)
+    async def refused(request: Request, error: Problem) -> Response:
         return problem(error.status, error.detail, error.headers, **error.facts)
 
-    async def known(request: Request, error: Exception) -> Response:
-        assert isinstance(error, TenutoError)
+    @app.exception_handler(TenutoError)
+    async def known(request: Request, error: TenutoError) -> Response:
         return of_error(error)
 
-    async def routing(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+    @app.exception_handler(HTTPException)
+    async def routing(request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = allowed(request)  # the framework names those of one route of the path
         return problem(error.status_code, str(error.detail), headers)
 
-    async def parameters(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
+    @app.exception_handler(RequestValidationError)
+    async def parameters(request: Request, error: RequestValidationError) -> Response:
         wrong = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         return problem(422, "; ".join(wrong))
-
-    app.add_exception_handler(Problem, refused)
-    app.add_exception_handler(TenutoError, known)
-    app.add_exception_handler(HTTPException, routing)
-    app.add_exception_handler(RequestValidationError, parameters)

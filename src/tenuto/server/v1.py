@@ -14,7 +14,7 @@ from tenuto.runtime import Runtime
 from tenuto.server.callers import Callers
 from tenuto.server.described import Route, described
 from tenuto.server.events import EventPage, Events, StoredLine
-from tenuto.server.heads import add_head
+from tenuto.server.heads import add_route
 from tenuto.server.interrupts import Interrupts
 from tenuto.server.posts import Posts
 from tenuto.server.problems import Problem
@@ -76,17 +76,9 @@ def router(routes: list[Route], callers: Callers) -> APIRouter:
     for route in routes:
         # In this order: who asks is looked at before what.
         dependencies = [callers.needing(*route.needs), Depends(_known_parameters)]
-        made.add_api_route(
-            route.path,
-            route.endpoint,
-            methods=[route.method],
-            dependencies=dependencies,
-            response_class=Response,  # FastAPI would describe a JSON body besides
-            response_model=None,
-            **described(route),
-        )
-        if route.method == "GET":
-            add_head(made, route.path, route.endpoint, dependencies)
+        # FastAPI would describe a JSON body besides.
+        more = {"response_class": Response, **described(route)}
+        add_route(made, route.method, route.path, route.endpoint, dependencies, **more)
     return made
 
 
