@@ -21,8 +21,13 @@ _VALUE_START = re.compile(r"[^ \t\n\r:]")
 _STRUCTURE = re.compile(r'["{}\[\],]')
 # The longest run of a string that decodes by itself: escapes are whole, and no surrogates.
 _DECODABLE = re.compile(r'(?:[^"\\]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}))*+')
-_HEX = frozenset("0123456789abcdefABCDEF")
-_SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+# An escape at the front, the two halves of a character as one; and what may become one with more characters.
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{0,4}|\\[^u]", re.DOTALL
+)
+_UNFINISHED = re.compile(
+    r"\\u[0-9a-fA-F]{0,3}|\\u[dD][89abAB][0-9a-fA-F]{2}(\\(u([dD]([c-fC-F][0-9a-fA-F]?)?)?)?)?"
+)
 _decode = json.JSONDecoder(strict=False).decode
 
 
@@ -31,29 +36,14 @@ def _resolve_escape(escape: str) -> tuple[str, int] | None:
 
     An escape that JSON does not know is handed on as it was written.
     """
-    if len(escape) < 2:
+    whole = _ESCAPE.match(escape)
+    if whole is None or _UNFINISHED.fullmatch(escape):
         return None
-    if escape[1] != "u":
-        return _SIMPLE.get(escape[1], escape[:2]), 2
-    for position in range(2, min(len(escape), 6)):
-        if escape[position] not in _HEX:
-            return escape[:position], position
-    if len(escape) < 6:
-        return None
-    code = int(escape[2:6], 16)
-    if not 0xD800 <= code <= 0xDFFF:
-        return chr(code), 6
-    if code >= 0xDC00:
-        return LONE_SURROGATE, 6
-    partner = escape[6:]
-    if not "\\u".startswith(partner[:2]) or any(digit not in _HEX for digit in partner[2:6]):
-        return LONE_SURROGATE, 6
-    if len(partner) < 6:
-        return None
-    low = int(partner[2:6], 16)
-    if not 0xDC00 <= low <= 0xDFFF:
-        return LONE_SURROGATE, 6
-    return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)), 12
+    try:
+        said: str = _decode(f'"{whole[0]}"')
+    except ValueError:
+        said = whole[0]
+    return (LONE_SURROGATE if "\ud800" <= said <= "\udfff" else said), whole.end()
 
 
 def _refuse_constant(name: str) -> str:
