@@ -11,7 +11,7 @@ import sys
 import tempfile
 import termios
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tenuto.approvals import Decision
 from tenuto.cli.find import AnyRuntime
@@ -24,7 +24,25 @@ from tenuto.rows import InterruptRow
 if TYPE_CHECKING:
     from rich.console import Console
 
-Choice = tuple[str, Decision]  # the verb, and what goes with it
+# By kind and key: the verb, and what is typed with it, as (prompt, key of the decision, if it is needed).
+CHOICES: Final[dict[tuple[str, str], tuple[str, tuple[str, str, bool] | None]]] = {
+    ("approval", "a"): ("approve", None),
+    ("approval", "r"): ("reject", ("Why? The model reads it; may be empty: ", "comment", False)),
+    ("approval", "e"): ("edit", None),
+    ("question", "a"): ("answer", ("Your answer: ", "answer", True)),
+    ("review", "h"): ("happened", ("Its result, for the model; may be empty: ", "answer", False)),
+    ("review", "n"): ("did_not_happen", None),
+    ("review", "d"): ("drop", ("A comment for the model; may be empty: ", "comment", False)),
+}
+# By kind: what is asked, and the words that answer, by their first letters too; the last one: later.
+ASKED: Final = {
+    "approval": ("[a]pprove, [r]eject, [e]dit, [l]ater? ", "approve reject edit later"),
+    "question": ("Your answer (empty: later): ", ""),
+    "review": (
+        "Did it happen? [h]appened, did [n]ot happen (it will run again), [d]rop it, [l]ater? ",
+        "happened not drop later",
+    ),
+}
 
 
 async def ask(runtime: AnyRuntime, thread_id: ThreadId, left: set[str], out: "Console", by: str) -> bool:
@@ -51,8 +69,7 @@ async def ask(runtime: AnyRuntime, thread_id: ThreadId, left: set[str], out: "Co
 async def _decide(runtime: AnyRuntime, row: InterruptRow, by: str) -> bool:
     """Ask until there is a decision that stands; False for later."""
     while True:
-        choice = {"approval": _approval, "question": _question, "review": _review}[row.kind](row)
-        if choice is None:
+        if (choice := _chosen(row)) is None:
             return False
         verb, decision = choice
         decision["channel"] = "terminal"
@@ -68,40 +85,22 @@ async def _decide(runtime: AnyRuntime, row: InterruptRow, by: str) -> bool:
             complain(str(error))
 
 
-def _approval(row: InterruptRow) -> Choice | None:
-    match _key("[a]pprove, [r]eject, [e]dit, [l]ater? ", "approve reject edit later"):
-        case "a":
-            return "approve", {}
-        case "r":
-            comment = read_line("Why (the model reads it; may be empty): ")
-            return None if comment is None else ("reject", {"comment": comment})
-        case "e":
-            arguments = _edited(row.arguments)
-            return _approval(row) if arguments is None else ("edit", {"arguments": arguments})
-        case _:
-            return None
-
-
-def _question(row: InterruptRow) -> Choice | None:
-    answer = read_line("Your answer (empty: later): ")
-    return ("answer", {"answer": answer}) if answer and answer.strip() else None
-
-
-def _review(row: InterruptRow) -> Choice | None:
-    match _key(
-        "Did it happen? [h]appened, did [n]ot happen (it will run again), [d]rop it, [l]ater? ",
-        "happened not drop later",
-    ):
-        case "h":
-            result = read_line("Its result, for the model (may be empty): ")
-            return None if result is None else ("happened", {"answer": result})
-        case "n":
-            return "did_not_happen", {}
-        case "d":
-            comment = read_line("A comment for the model (may be empty): ")
-            return None if comment is None else ("drop", {"comment": comment})
-        case _:
-            return None
+def _chosen(row: InterruptRow) -> tuple[str, Decision] | None:
+    """A verb, and what goes with it; None for later."""
+    prompt, words = ASKED[row.kind]
+    if row.kind == "question":
+        answer = read_line(prompt)
+        return ("answer", Decision(answer=answer)) if answer and answer.strip() else None
+    if (choice := CHOICES.get((row.kind, _key(prompt, words)))) is None:
+        return None
+    verb, typed = choice
+    if verb == "edit":
+        arguments = _edited(row.arguments)
+        return _chosen(row) if arguments is None else (verb, Decision(arguments=arguments))
+    if typed is None:
+        return verb, Decision()
+    text = read_line(typed[0])
+    return None if text is None else (verb, Decision({typed[1]: text}))  # type: ignore[misc]  # a key of CHOICES
 
 
 def _edited(arguments: str) -> str | None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenuto.approvals import Decision
+from tenuto.cli.ask import CHOICES
 from tenuto.cli.keys import Field
 from tenuto.cli.terminal import moment, now_ms, safe, span
 from tenuto.cli.view import asked, asked_briefly, expires_in
@@ -36,16 +37,6 @@ KEYS: Final = {
     "review": "h: it happened · n: it did not, run it again · d: drop it · esc: back",
     "decided": "esc: back",
     "field": "enter: do it · esc: back",
-}
-# By kind and key: the verb, and what is typed with it, as (prompt, key of the decision, if it is needed).
-CHOICES: Final[dict[tuple[str, str], tuple[str, tuple[str, str, bool] | None]]] = {
-    ("approval", "a"): ("approve", None),
-    ("approval", "r"): ("reject", ("Why? The model reads it; may be empty: ", "comment", False)),
-    ("approval", "e"): ("edit", None),
-    ("question", "a"): ("answer", ("Your answer: ", "answer", True)),
-    ("review", "h"): ("happened", ("Its result, for the model; may be empty: ", "answer", False)),
-    ("review", "n"): ("did_not_happen", None),
-    ("review", "d"): ("drop", ("A comment for the model; may be empty: ", "comment", False)),
 }
 
 
