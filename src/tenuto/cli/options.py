@@ -140,24 +140,16 @@ AgentName = Annotated[
         help="The agents to load; else agents in [tool.tenuto] of pyproject.toml.",
     ),
 ]
+_THREAD: Any = {"callback": id_or_beginning, "autocompletion": thread_ids}
 ThreadOption = Annotated[
     str | None,
     typer.Option(
-        "--thread",
-        callback=id_or_beginning,
-        autocompletion=thread_ids,
-        metavar="ID",
-        help="Go on with this thread; the beginning is enough.",
+        "--thread", metavar="ID", help="Go on with this thread; the beginning is enough.", **_THREAD
     ),
 ]
 Before = Annotated[
     str | None,
-    typer.Option(
-        callback=id_or_beginning,
-        autocompletion=thread_ids,
-        metavar="ID",
-        help="Only those that started before this one.",
-    ),
+    typer.Option(metavar="ID", help="Only those that started before this one.", **_THREAD),
 ]
 Status = Annotated[
     ThreadStatus | None,
@@ -165,12 +157,7 @@ Status = Annotated[
 ]
 ThreadArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="THREAD",
-        callback=id_or_beginning,
-        autocompletion=thread_ids,
-        help="Its id; the beginning is enough.",
-    ),
+    typer.Argument(metavar="THREAD", help="Its id; the beginning is enough.", **_THREAD),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 InterruptId = Annotated[
@@ -182,10 +169,7 @@ InterruptId = Annotated[
         help="The id in the inbox; its beginning is enough.",
     ),
 ]
-By = Annotated[
-    str,
-    typer.Option(callback=_by, metavar="NAME", help="Who decides.", show_default="you"),
-]
+By = Annotated[str, typer.Option(callback=_by, metavar="NAME", help="Who decides.", show_default="you")]
 Comment = Annotated[str, typer.Option(help="Why; the model reads it.")]
 Digest = Annotated[str | None, typer.Option(help="Refuse unless this is the digest of the pending call.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Run the thread here if no worker is alive.")]
