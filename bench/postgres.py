@@ -14,11 +14,10 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.step import agent_of
+from bench.step import agent_of, measured
 
 HERE = Path(__file__)
 CASES = [(1, 10, "read"), (1, 100, "read"), (1, 400, "read"), (1, 100, "once"), (500, 10, "read")]
@@ -42,23 +41,8 @@ async def case(url: str, threads: int, steps: int, effect: str) -> dict[str, flo
     """`threads` threads of `steps` steps, at most 50 at a time, in one runtime with its worker."""
     from tenuto import Runtime
 
-    turn = asyncio.Semaphore(1 if threads == 1 else 50)
     async with Runtime([agent_of(steps, effect)], database=url) as runtime:
-
-        async def one() -> None:
-            async with turn:
-                state = await runtime.wait(await runtime.start("bench", "go"))
-                assert (state.status, state.step) == ("completed", steps + 1), state
-
-        warm_up, turns = max(1, 100 // steps), max(threads, 800 // steps)
-        for _ in range(warm_up):
-            await one()
-        wall, cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(one() for _ in range(turns)))
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    done = turns * steps
-    figures = {"cpu_ms": cpu * 1000 / done, "wall_ms": wall * 1000 / done, "rate": done / wall}
-    return figures | {"all_steps": done + warm_up * steps}
+        return await measured(runtime, threads, steps, 800)
 
 
 def measure(url: str, *arguments: object) -> dict[str, float]:
@@ -120,17 +104,12 @@ def report(repeat: int, *, quick: bool) -> None:
         console.print(f"PostgreSQL: not measured, {error}")
         return
     table = Table(title="a durable step on PostgreSQL")
-    for column in (
-        "threads x steps",
-        "effect",
-        "client CPU ms",
-        "wall ms",
-        "steps/s",
-        "syncs",
-        "kept",
-        "WAL",
-    ):
-        table.add_column(column, justify="left" if column in ("threads x steps", "effect") else "right")
+    texts, figures = (
+        ("threads x steps", "effect"),
+        ("client CPU ms", "wall ms", "steps/s", "syncs", "kept", "WAL"),
+    )
+    for column in (*texts, *figures):
+        table.add_column(column, justify="left" if column in texts else "right")
     with server:
         for wanted, steps, effect in CASES:
             threads = min(wanted, 100) if quick else wanted

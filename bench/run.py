@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.step import RESULT, agent_of
+from bench.step import RESULT, agent_of, measured, now, since
 
 CALL = json.dumps({"role": "assistant", "tool": "lookup", "args": {"i": 1}, "id": "call_1", "pad": "x" * 30})
 HERE = Path(__file__)
@@ -80,14 +80,14 @@ def floor(threads: int, steps: int) -> dict[str, float]:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("CREATE TABLE ev (thread TEXT, seq INT, body TEXT, PRIMARY KEY (thread, seq))")
         turns = max(threads, 1200 // steps)
-        started = _now()
+        began = now()
         for thread in range(turns):
             for step in range(steps):
                 connection.execute("BEGIN IMMEDIATE")
                 rows = [(f"t{thread}", 2 * step, CALL), (f"t{thread}", 2 * step + 1, RESULT)]
                 connection.executemany("INSERT INTO ev VALUES (?, ?, ?)", rows)
                 connection.execute("COMMIT")
-        figures = _since(started, turns * steps)
+        figures = since(began, turns * steps)
         connection.close()
         return {**figures, "bytes": path.stat().st_size / (turns * steps), "all_steps": turns * steps}
 
@@ -100,32 +100,15 @@ def tenuto(threads: int, steps: int) -> dict[str, float]:
 async def _tenuto(threads: int, steps: int) -> dict[str, float]:
     from tenuto import Runtime
 
-    agent = agent_of(steps)
-    turn = asyncio.Semaphore(1 if threads == 1 else 50)
-
-    async def one(runtime):
-        async with turn:
-            state = await runtime.wait(await runtime.start("bench", "go"))
-            assert (state.status, state.step) == ("completed", steps + 1), state
-
-    # A few turns, one after another where one thread is asked for: a short run would measure the clock, and a
-    # cold one the interpreter.
-    warm_up = max(1, 100 // steps)
-    turns = max(threads, 1200 // steps)
     with tempfile.TemporaryDirectory(dir=_folder()) as folder:
         path = Path(folder) / "tenuto.db"
-        async with Runtime([agent], database=f"sqlite:///{path}") as runtime:
-            for _ in range(warm_up):
-                await one(runtime)
-            started = _now()
-            await asyncio.gather(*(one(runtime) for _ in range(turns)))
-            figures = _since(started, turns * steps)
+        async with Runtime([agent_of(steps)], database=f"sqlite:///{path}") as runtime:
+            figures = await measured(runtime, threads, steps, 1200)
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.close()
         # The warm-up is in the file, and among the fsyncs, as well.
-        all_steps = (turns + warm_up) * steps
-        return {**figures, "bytes": path.stat().st_size / all_steps, "all_steps": all_steps}
+        return {**figures, "bytes": path.stat().st_size / figures["all_steps"]}
 
 
 def importing(threads: int, steps: int) -> dict[str, float]:
@@ -153,27 +136,9 @@ def _folder() -> str:
     return str(folder)
 
 
-def _now() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
-
-
-def _since(started: tuple[float, float], steps: int) -> dict[str, float]:
-    wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
-    return {"cpu_ms": cpu * 1000 / steps, "wall_ms": wall * 1000 / steps, "rate": steps / wall}
-
-
 def _run(case: str, threads: int, steps: int, *before: str) -> dict[str, float]:
-    command = [
-        *before,
-        sys.executable,
-        str(HERE),
-        "--case",
-        case,
-        "--threads",
-        str(threads),
-        "--steps",
-        str(steps),
-    ]
+    sizes = ["--threads", str(threads), "--steps", str(steps)]
+    command = [*before, sys.executable, str(HERE), "--case", case, *sizes]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"bench: {case} failed\n{done.stderr}")
