@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto import limits
@@ -30,7 +30,8 @@ _OLD_MS = 1_000
 class WatchedStore:
     """A `Store` that hands everything on, to and from the one that it is put around.
 
-    It adds one thing: `trace` of the events that a later span will want to point back at.
+    It adds one thing: `trace` of the events that a later span will want to point back at. What is not
+    looked at here has no name here.
     """
 
     def __init__(self, store: Store, observe: "Observe") -> None:
@@ -42,47 +43,35 @@ class WatchedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def create(self, thread_id: ThreadId, events: Sequence[Event], *, append_id: str) -> Appended:
+    async def create(self, thread_id: ThreadId, events: Sequence[Event], **given: Any) -> Appended:
         events = self._from_outside(events)
         asked_at_ms = self._store.now_ms()
-        done = await self._timed(self._store.create(thread_id, events, append_id=append_id))
+        done = await self._timed(self._store.create(thread_id, events, **given))
         if done.at_ms + _OLD_MS >= asked_at_ms:
             await self._recorded(thread_id, None, events)
         return done
 
     async def append(
-        self,
-        thread_id: ThreadId,
-        events: Sequence[Event],
-        *,
-        append_id: str,
-        epoch: int | None = None,
-        head_seq: int | None = None,
+        self, thread_id: ThreadId, events: Sequence[Event], *, epoch: int | None = None, **given: Any
     ) -> Appended:
         hold = self._held.get(thread_id) if epoch is not None else None
         if hold is None:
             events = self._from_outside(events) if epoch is None else events
         elif hold.trace is not None:
             events = hold.trace.stamp(events)
-        done = await self._timed(
-            self._store.append(thread_id, events, append_id=append_id, epoch=epoch, head_seq=head_seq)
-        )
+        done = await self._timed(self._store.append(thread_id, events, epoch=epoch, **given))
         await self._recorded(thread_id, hold, events)
         if hold is not None:
             for seq, event in enumerate(events, done.first_seq):
                 hold.see(seq, event)
         return done
 
-    async def resolve(
-        self, event: InterruptResolved, *, append_id: str, digest: str | None = None
-    ) -> tuple[ThreadId, Appended]:
+    async def resolve(self, event: InterruptResolved, **given: Any) -> tuple[ThreadId, Appended]:
         (marked,) = self._from_outside((event,))
         assert isinstance(marked, InterruptResolved)
         asked_at_ms = self._store.now_ms()
         try:
-            thread_id, done = await self._timed(
-                self._store.resolve(marked, append_id=append_id, digest=digest)
-            )
+            thread_id, done = await self._timed(self._store.resolve(marked, **given))
         except AlreadyDecided as refusal:
             # Late: what was written instead is that it expired.
             if refusal.outcome == "expired" and (refusal.at_ms or 0) >= asked_at_ms:
@@ -100,33 +89,27 @@ class WatchedStore:
                 hold.see(entry.seq, entry.event)
         return entries
 
-    async def release(
-        self, claim: Claim, *, seen_seq: int, wake_at_ms: int | None, status: ThreadStatus
-    ) -> bool:
-        released = await self._store.release(claim, seen_seq=seen_seq, wake_at_ms=wake_at_ms, status=status)
+    async def release(self, claim: Claim, *, status: ThreadStatus, **given: Any) -> bool:
+        released = await self._store.release(claim, status=status, **given)
         hold = holding.get()
         if released and hold is not None and hold.trace is not None and hold.thread_id == claim.thread_id:
             hold.trace.rested(status)
         return released
 
-    async def claim(
-        self, owner: str, agents: Iterable[str] | Mapping[str, int], *, limit: int, lease_seconds: float
-    ) -> Claimed:
-        claimed = await self._store.claim(owner, agents, limit=limit, lease_seconds=lease_seconds)
+    async def claim(self, *asked: Any, **given: Any) -> Claimed:
+        claimed = await self._store.claim(*asked, **given)
         for claim in claimed.claims:
             self._taken(claim)
         return claimed
 
-    async def take(self, owner: str, thread_id: ThreadId, *, lease_seconds: float) -> Claim | None:
-        claim = await self._store.take(owner, thread_id, lease_seconds=lease_seconds)
+    async def take(self, *asked: Any, **given: Any) -> Claim | None:
+        claim = await self._store.take(*asked, **given)
         if claim is not None:
             self._taken(claim)
         return claim
 
-    async def renew(
-        self, owner: str, claims: Sequence[Claim], *, lease_seconds: float
-    ) -> dict[ThreadId, int]:
-        heads = await self._store.renew(owner, claims, lease_seconds=lease_seconds)
+    async def renew(self, owner: str, claims: Sequence[Claim], **given: Any) -> dict[ThreadId, int]:
+        heads = await self._store.renew(owner, claims, **given)
         if self._metrics is not None:
             # One that was given back meanwhile is not lost.
             missing = {claim.thread_id for claim in claims}.difference(heads)
