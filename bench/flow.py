@@ -4,7 +4,7 @@
 
 Each library runs in a process of its own, in turns, several times; the best time of each counts, since
 whatever else the machine does only ever adds. Times are processor time. agere is installed into an
-environment of its own under .bench/ when it is first needed; without it, Tenuto is measured alone.
+environment of its own, as the peers are, when it is first needed; without it, Tenuto is measured alone.
 """
 
 import argparse
@@ -14,15 +14,14 @@ import json
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-ENVIRONMENT = ROOT / ".bench" / "agere-0.2.0"
-PROGRAMS = "Scripts" if sys.platform == "win32" else "bin"
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+from environments import CannotMake, python_of
+
 JOBS = ("jobs, each putting the next", "jobs, all put at once", "jobs with a handler each")
 KILOBYTE = 1_024
 CHARACTERS_A_CHUNK = 8
@@ -146,28 +145,11 @@ def run_in_turns(quick: bool) -> dict[str, dict[str, float]]:
 
 def agere_python() -> Path | None:
     """The Python of agere's environment, which is made if it is missing. None if it cannot be made."""
-    python = ENVIRONMENT / PROGRAMS / "python"
-    if (ENVIRONMENT / "complete").exists():
-        return python
-    print("installing agere 0.2.0 into .bench/ ...", file=sys.stderr)
     try:
-        venv.create(ENVIRONMENT, clear=True, with_pip=True)
-        command = [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "agere==0.2.0",
-        ]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-        (ENVIRONMENT / "complete").touch()
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
-        print(f"agere 0.2.0 cannot be installed, so Tenuto is measured alone: {reason}")
+        return python_of("agere")
+    except CannotMake as error:
+        print(f"agere 0.2.0 cannot be installed, so Tenuto is measured alone: {error}")
         return None
-    return python
 
 
 def print_results(results: dict[str, dict[str, float]]) -> None:
