@@ -17,7 +17,6 @@ from tenuto.cli.lines import (
     Line,
     LineWriter,
     MessageLine,
-    UnreadableLine,
     read_lines,
     summary,
 )
@@ -50,7 +49,7 @@ class ChatLines:
         try:
             while (numbered := await waiting.get()) is not None:
                 self._begun.clear()
-                await self._carry_out(*numbered)
+                await self._carry_out(*numbered, turn=True)
                 self._open -= 1
                 if not self._open:
                     self._begun.set()
@@ -61,7 +60,7 @@ class ChatLines:
 
     async def once(self, message: str | None) -> None:
         """One message, given or the first line of input, and its turn. Raises `InvalidInput`."""
-        line: Line | UnreadableLine | None = None if message is None else MessageLine(message)
+        line: Line | InvalidInput | None = None if message is None else MessageLine(message)
         number = 0
         if line is None:
             async with contextlib.aclosing(read_lines()) as lines:
@@ -69,19 +68,19 @@ class ChatLines:
                     break
         if line is None:
             raise InvalidInput("there is nothing to say: standard input is empty")
-        if isinstance(line, UnreadableLine):
-            raise InvalidInput(line.error)
+        if isinstance(line, InvalidInput):
+            raise line
         await self._tell_thread()
-        await self._carry_out(number, line)
+        await self._carry_out(number, line, turn=True)
 
     async def _read(self, waiting: asyncio.Queue[Numbered | None]) -> None:
         try:
             async with contextlib.aclosing(read_lines()) as lines:
                 async for number, line in lines:
-                    if isinstance(line, UnreadableLine):
-                        await self._out.write({"type": "error", "error": line.error, "line": number})
+                    if isinstance(line, InvalidInput):
+                        await self._out.write(_error(line, number))
                     elif isinstance(line, CancelLine) and await self._turn_runs():
-                        await self._cancel(number, line)
+                        await self._carry_out(number, line)
                     else:
                         await self._put(waiting, number, line)
         except OSError:
@@ -100,22 +99,18 @@ class ChatLines:
         await self._begun.wait()
         return self._open > 0
 
-    async def _cancel(self, number: int, line: CancelLine) -> None:
+    async def _carry_out(self, number: int, line: Line, *, turn: bool = False) -> None:
+        """Do what it says; with `turn`, up to the end of the turn that this begins."""
         try:
             await self._do(line)
-        except TenutoError as error:
-            await self._out.write(_error(error, number))
-
-    async def _carry_out(self, number: int, line: Line) -> None:
-        try:
-            await self._do(line)
-            await self._tell_thread()
-            self._begun.set()
-            async with contextlib.aclosing(self._conversation.turn()) as items:
-                async for item in items:
-                    if not isinstance(item, Replayed):
-                        await self._out.item(item)
-            await self._rested()
+            if turn:
+                await self._tell_thread()
+                self._begun.set()
+                async with contextlib.aclosing(self._conversation.turn()) as items:
+                    async for item in items:
+                        if not isinstance(item, Replayed):
+                            await self._out.item(item)
+                await self._rested()
         except TenutoError as error:
             await self._out.write(_error(error, number))
 

@@ -69,12 +69,6 @@ class CancelLine(msgspec.Struct, forbid_unknown_fields=True):
     cancel: str
 
 
-class UnreadableLine(msgspec.Struct):
-    """A line of input that is none of these, and why."""
-
-    error: str
-
-
 Line = MessageLine | DecisionLine | ExtensionLine | CancelLine
 FORMS: Final[dict[str, type[Line]]] = {
     "message": MessageLine,
@@ -101,9 +95,9 @@ def parse(data: bytes) -> Line:
         raise InvalidInput(f"the line cannot be read: {error}") from error
 
 
-async def read_lines() -> AsyncGenerator[tuple[int, Line | UnreadableLine], None]:
-    """The lines of standard input as they come, numbered from 1, without the blank ones; at most
-    MAX_LINES_AHEAD are read ahead.
+async def read_lines() -> AsyncGenerator[tuple[int, Line | InvalidInput], None]:
+    """The lines of standard input as they come, numbered from 1, without the blank ones; of one that cannot
+    be read, why not. At most MAX_LINES_AHEAD are read ahead.
     """
     loop, room = asyncio.get_running_loop(), threading.Semaphore(MAX_LINES_AHEAD)
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -126,7 +120,7 @@ async def read_lines() -> AsyncGenerator[tuple[int, Line | UnreadableLine], None
         try:
             yield number, parse(data)
         except InvalidInput as error:
-            yield number, UnreadableLine(str(error))
+            yield number, error
 
 
 def _raw_lines(file: int) -> Any:
