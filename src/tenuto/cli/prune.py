@@ -3,7 +3,6 @@
 What is exported is at least what is deleted: meanwhile a thread can only leave the set of the old ones.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
@@ -19,14 +18,10 @@ DAY_MS = 86_400_000
 PAGE = 500
 
 
-def prune(database: str, days: float, folder: Path | None, as_json: bool) -> None:
+async def prune(database: str, days: float, folder: Path | None, as_json: bool) -> None:
     """Delete whole threads that ended longer ago. Raises `StoreError`: then nothing more is deleted."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_prune(database, days, folder, as_json))
-
-
-async def _prune(database: str, days: float, folder: Path | None, as_json: bool) -> None:
+        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - nothing else runs here
     store = open_store(database)
     await store.open()
     try:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.db import status as show_status
-from tenuto.cli.db import upgrade as bring_up_to_date
+from tenuto.cli.db import schema
 from tenuto.cli.options import DATABASE, AsJson, NoUrl, OnlyDatabase
 from tenuto.cli.prune import prune as delete
 
@@ -26,7 +25,7 @@ def status(database: OnlyDatabase = DATABASE, url: NoUrl = None, as_json: AsJson
 
     Changes nothing. Exits with 1 when the database cannot be read or a later Tenuto wrote it.
     """
-    asyncio.run(show_status(database, as_json))
+    asyncio.run(schema(database, as_json))
 
 
 @db_app.command(epilog="Example: tenuto db upgrade --database postgresql://tenuto@db.example/tenuto")
@@ -36,7 +35,7 @@ def upgrade(database: OnlyDatabase = DATABASE, url: NoUrl = None, as_json: AsJso
     All of it or nothing, and once, however many do it at the same time. A server or worker does the same when
     it starts; this is for those that may not, or to have it done before.
     """
-    asyncio.run(bring_up_to_date(database, as_json))
+    asyncio.run(schema(database, as_json, upgrade=True))
 
 
 @db_app.command(epilog="Example: tenuto db prune --days 90 --export /var/archive/tenuto")
@@ -58,4 +57,4 @@ def prune(
     if not yes:
         kept = f"after they were exported to {export}" if export else "without an export"
         typer.confirm(f"Delete all threads that ended more than {days:g} days ago, {kept}?", abort=True)
-    delete(database, days, export, as_json)
+    asyncio.run(delete(database, days, export, as_json))
