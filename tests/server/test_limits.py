@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from tests.server.test_roles import NEEDS, bearer
 from tests.server.test_v1 import is_problem, started
 
 from tenuto import limits
-from tenuto.server import Access
+from tenuto.server import Access, create_app, listening
 from tenuto.server.tokens import Wanted, create_token
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
@@ -191,3 +192,51 @@ async def test_any_media_type_is_read_as_json_and_answered_as_json(place):
         headers = {"Content-Type": kind, "Accept": "application/xml"}
         response = await place.client.post("/v1/threads", content=b'{"message":"hello"}', headers=headers)
         assert (response.status_code, response.headers["content-type"]) == (201, "application/json")
+
+
+async def test_nobody_holds_a_connection_by_saying_or_taking_nothing(place, monkeypatch):
+    monkeypatch.setattr("tenuto.limits.HEAD_SECONDS", 0.5)
+    paused = (await started(place, "refund"))["id"]
+    for number in range(40):
+        await place.runtime.send(paused, str(number) * 100_000)
+    app = create_app(place.runtime, Access("s3cret-of-ana"), agent="ops")
+    listener = listening._listen("127.0.0.1", 0)
+    server = listening._Server(app, listener, "127.0.0.1", None)
+    serving = asyncio.create_task(server.serve())
+    events = f"/v1/threads/{paused}/events"
+    try:
+        followed = await _say(
+            listener, f"GET {events}?stream=true&after=44 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        assert b"replayed" in await followed[0].readuntil(b"replayed")
+        held = [
+            await _say(listener, text)
+            for text in (
+                "",
+                "GET /healthz HTTP/1.1\r\nHost: loc",
+                "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /heal",
+                "POST /v1/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n{",
+                f"GET {events} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            )
+        ]
+        for _ in range(400):
+            if len(server.server_state.connections) > 1:
+                await asyncio.sleep(0.05)
+        assert len(server.server_state.connections) == 1
+        await place.runtime.send(paused, "one more")
+        assert await followed[0].readuntil(b"one more")  # what waits for something to happen is not held so
+        for _, writer in [followed, *held]:
+            writer.close()
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _say(listener, text):
+    """A connection over which so much was said; of what is answered little is taken unless it is read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(listener.getsockname())
+    reader, writer = await asyncio.open_connection(sock=client, limit=4096)
+    writer.write(text.encode())
+    return reader, writer

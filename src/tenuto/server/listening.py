@@ -163,6 +163,7 @@ class _Server(uvicorn.Server):
         self._listener = listener
         self._host = f"[{host.strip('[]')}]" if ":" in host else host
         self._ready = ready
+        self._idle: dict[object, tuple[object, float]] = {}
         self.check = check
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -172,6 +173,28 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self._ready is not None:
             self._ready(f"http://{self._host}:{self._listener.getsockname()[1]}")
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            self._break_off()
+        return await super().on_tick(counter)
+
+    def _break_off(self) -> None:
+        """Nobody holds a connection by saying nothing, by sending a head drop by drop, or by taking nothing
+        of an answer. What is being answered has limits of its own: those of bodies, waits and streams.
+        """
+        now, idle = asyncio.get_running_loop().time(), self._idle
+        self._idle = {}
+        for connection in list(self.server_state.connections):
+            cycle = getattr(connection, "cycle", None)
+            if cycle is not None and not cycle.response_complete:
+                continue
+            place = (cycle, connection.transport.get_write_buffer_size())
+            before, since = idle.get(connection, (None, now))
+            if place == before and now - since > limits.HEAD_SECONDS:
+                connection.transport.abort()
+            else:
+                self._idle[connection] = (place, since if place == before else now)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
