@@ -338,19 +338,34 @@ async def test_a_column_that_cannot_be_read_is_named_and_its_thread_still_listed
         assert said in reports[1].reason
 
 
-async def test_a_worker_goes_on_with_the_others_whatever_one_row_holds(desk: Desk) -> None:
-    """One ready thread per damage; none of them may keep the sound one from being claimed."""
-    with closing(sqlite3.connect(desk.path)) as connection, connection:
-        connection.execute(
-            "UPDATE threads SET ready_at = 1, status = 'running', head_seq = 'x' WHERE num = 1"
-        )
-        connection.execute("UPDATE threads SET ready_at = 1, status = x'ff', metadata = 'x' WHERE num = 2")
-        connection.execute("UPDATE threads SET ready_at = 1, id = CAST(x'ff' AS TEXT) WHERE num = 3")
-        connection.execute("INSERT INTO workers (owner, agents, pid, started_at) VALUES ('w', 'x', 1, 1)")
+BAD_ROWS = [
+    "head_seq = 'x'",
+    "head_seq = -1",
+    "epoch = 'x'",
+    "deaths = 'x'",
+    "status = x'ff', metadata = 'x'",
+]
+
+
+@pytest.mark.parametrize("harm", [*BAD_ROWS, "id = CAST(x'ff' AS TEXT)"])
+async def test_a_worker_goes_on_with_the_others_whatever_one_row_holds(
+    desk: Desk, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.execute(
+        f"UPDATE threads SET ready_at = 1, status = 'running', {harm} WHERE num = 1",
+        "INSERT INTO workers (owner, agents, pid, started_at) VALUES ('w', 'x', 1, 1)",
+    )
     async with desk.runtime() as runtime:
         await runtime.resolve(desk.rows[3].id, "approve", by="ana")
         assert (await runtime.wait(desk.threads[3], timeout=20)).status == "completed"
         assert {worker.owner for worker in await runtime.workers()} == {runtime.owner}
+        if "head_seq" in harm:
+            # Said in a line; it waits for its next turn, and no lease holds it.
+            row = await runtime.thread(desk.threads[0])
+            assert (row.lease_owner, row.status, row.ready_at_ms == 1) == (None, "running", False)
+            line = next(record for record in caplog.records if record.name == "tenuto.worker")
+            assert "cannot go on, here or elsewhere: its row does not say where" in line.getMessage()
+            assert line.exc_info is None
 
 
 @pytest.mark.parametrize(

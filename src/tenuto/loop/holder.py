@@ -11,7 +11,7 @@ from tenuto import limits
 from tenuto.agent import Agent
 from tenuto.clock import Clock
 from tenuto.context import Rendering
-from tenuto.errors import AlreadyDecided, LeaseLost, ModelError, Stale, StoreError
+from tenuto.errors import AlreadyDecided, LeaseLost, ModelError, Stale, StoreError, Undecodable
 from tenuto.events import TERMINAL, CallId, Entry, Event, ThreadId
 from tenuto.messages import Live, Model
 from tenuto.observe import Observe
@@ -129,7 +129,9 @@ class Holder:
             raise LeaseLost(f"the lease on thread {self.thread_id} ended before it was renewed")
 
     async def load(self) -> None:
-        """Read the log and fold it."""
+        """Read the log and fold it. Raises `Undecodable` where nobody could append to it."""
+        if self.claim.head_seq < 1:
+            raise Undecodable(f"its row does not say where the log of thread {self.thread_id} ends")
         self.state = fold(await self._read(0), self.thread_id)
 
     async def _read(self, after: int) -> list[Entry]:

@@ -1,5 +1,5 @@
 -- thread_head: Where a thread's log ends, and where an earlier append of the same id began in it.
-SELECT num, head_seq, head_hash, updated_at, epoch,
+SELECT num, CAST(head_seq AS INTEGER), head_hash, updated_at, CAST(epoch AS INTEGER),
        (SELECT seq FROM events WHERE thread = threads.num AND append_id = ?1)
 FROM threads WHERE id = ?2;
 
@@ -112,12 +112,13 @@ SELECT 'abandoned', count(*), min(lease_until) FROM threads WHERE lease_owner IS
 
 -- claimable: Ready threads of one agent that no live lease holds, of those marked as decided or of the others, longest
 -- ready first; the first have a head start of ten seconds, and what a holder left whose lease has ended comes first of all.
-SELECT iif(lease_owner IS NULL, ready_at - 10000 * decided, 0), ready_at, num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
+SELECT iif(lease_owner IS NULL, ready_at - 10000 * decided, 0), ready_at, num, id, agent, CAST(epoch AS INTEGER), CAST(head_seq AS INTEGER),
+       deaths + (lease_owner IS NOT NULL) FROM threads
 WHERE agent = ? AND decided = ? AND ready_at <= ? AND lease_until <= ?
 ORDER BY ready_at LIMIT ?;
 
 -- claimable_one: One given thread, if it is ready and no live lease holds it.
-SELECT num, id, agent, epoch, head_seq, deaths + (lease_owner IS NOT NULL) FROM threads
+SELECT num, id, agent, CAST(epoch AS INTEGER), CAST(head_seq AS INTEGER), deaths + (lease_owner IS NOT NULL) FROM threads
 WHERE id = ? AND ready_at <= ? AND lease_until <= ?;
 
 -- next_ready: When the next thread of an agent becomes claimable: by its own time, or as another's lease ends.
@@ -136,7 +137,7 @@ UPDATE threads SET lease_owner = ?, lease_until = ?, epoch = epoch + 1, status =
 WHERE num = ?;
 
 -- held: A thread still held under this claim.
-SELECT num, head_seq FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?;
+SELECT num, CAST(head_seq AS INTEGER) FROM threads WHERE id = ? AND epoch = ? AND lease_owner = ?;
 
 -- renew: A lease goes on.
 UPDATE threads SET lease_until = ? WHERE num = ?;
@@ -147,7 +148,7 @@ SET lease_owner = NULL, lease_until = 0, ready_at = ?1, decided = 0, status = ?2
 WHERE num = ?3;
 
 -- leases_of: What a worker holds.
-SELECT num, id, head_seq FROM threads WHERE lease_owner = ?;
+SELECT num, id, CAST(head_seq AS INTEGER) FROM threads WHERE lease_owner = ?;
 
 -- end_leases: A worker is dead: what it held is free at once.
 UPDATE threads SET lease_owner = NULL, lease_until = 0, deaths = deaths + 1 WHERE lease_owner = ?;
