@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from shlex import join
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -18,9 +18,6 @@ from tenuto.cli.terminal import complain, console, safe
 from tenuto.errors import ConfigurationError
 from tenuto.testing.crashaudit import Case, Outcome
 from tenuto.testing.crashtest import CrashTest, Subject
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 TOOL_COLUMNS = 6
 
@@ -120,24 +117,17 @@ def _run(test: CrashTest, cases: list[Case], ended: list[Outcome]) -> list[Outco
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     out = console(errors=True)
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
-        return test.run(cases, _Told(progress, len(cases), ended))
+        task = progress.add_task("", total=len(cases))
 
+        def done(outcome: Outcome) -> None:
+            ended.append(outcome)
+            name = safe(outcome.case.name, 60)
+            progress.update(task, advance=1, description=name)
+            if not out.is_terminal:  # a bar would not be seen: a line each instead
+                said = "BROKEN" if outcome.broken else outcome.status
+                print(f"{len(ended) - 1}/{len(cases)} {name}: {said}", file=sys.stderr, flush=True)
 
-class _Told:
-    """Shows how far it is, and which case ended last."""
-
-    def __init__(self, progress: "Progress", total: int, ended: list[Outcome]) -> None:
-        self._progress = progress
-        self._ended = ended
-        self._task = progress.add_task("", total=total)
-
-    def __call__(self, outcome: Outcome) -> None:
-        self._ended.append(outcome)
-        name, total = safe(outcome.case.name, 60), self._progress.tasks[self._task].total
-        self._progress.update(self._task, advance=1, description=name)
-        if not self._progress.console.is_terminal:  # a bar would not be seen: a line each instead
-            said = "BROKEN" if outcome.broken else outcome.status
-            print(f"{len(self._ended) - 1}/{total:.0f} {name}: {said}", file=sys.stderr, flush=True)
+        return test.run(cases, done)
 
 
 def _show(test: CrashTest, outcomes: list[Outcome], not_run: int = 0) -> None:
