@@ -65,25 +65,17 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield line.update
 
 
-class _OneLine(logging.Formatter):
-    """A record on one safe line: an exception's words, not its traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        error = record.exc_info[1] if record.exc_info else None
-        return safe(f"tenuto: {record.getMessage()}" + (f": {error}" if error else ""), 1000)
-
-
 class _Told(logging.Handler):
-    """Hands each record on as a line of text."""
+    """Hands each record on as one safe line of text, with an exception's words, not its traceback."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         super().__init__()
         self._tell = tell
-        self.setFormatter(_OneLine())
 
     def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
         try:
-            self._tell(self.format(record))
+            self._tell(safe(f"tenuto: {record.getMessage()}" + (f": {error}" if error else ""), 1000))
         except Exception:  # noqa: BLE001 - as every handler of the standard library does
             self.handleError(record)
 
