@@ -65,24 +65,13 @@ def _secrets_of_url(url: str) -> set[str]:
     return found | {unquote(one) for one in found}
 
 
-class Line(msgspec.Struct, omit_defaults=True):
-    """What every line has. `error` is a traceback."""
-
-    time: str
-    level: str
-    logger: str
-    message: str
-    fields: dict[str, Any]
-    error: str = ""
-
-
 class _Lines(logging.Formatter):
     def __init__(self, secrets: tuple[str, ...]) -> None:
         super().__init__()
         self._secrets = secrets
 
-    def line(self, record: logging.LogRecord) -> Line:
-        """The parts of the line, bounded and without secrets."""
+    def parts(self, record: logging.LogRecord) -> tuple[dict[str, str], dict[str, object], str]:
+        """What every line has, the fields beside that, and a traceback; bounded and without secrets."""
         fields = _where()
         message = record.getMessage()
         if record.name == "uvicorn.access" and isinstance(record.args, tuple) and len(record.args) == 5:
@@ -92,14 +81,14 @@ class _Lines(logging.Formatter):
         fields |= {name: value for name, value in given.items() if not name.startswith("_")}
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
-        return Line(
-            datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:23] + "Z",
-            record.levelname.lower(),
-            record.name,
-            self._shown(message),
-            {name: self._value(value) for name, value in fields.items()},
-            self._shown(record.exc_text or ""),
-        )
+        head = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:23] + "Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._shown(message),
+        }
+        shown = {name: self._value(value) for name, value in fields.items()}
+        return head, shown, self._shown(record.exc_text or "")
 
     def _value(self, value: object) -> object:
         if value is None or isinstance(value, bool | int | float):
@@ -121,24 +110,21 @@ class JSONLines(_Lines):
     """One object a line: `time`, `level`, `logger`, `message`, the fields beside them, `error` last."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = self.line(record)
-        plain = {"time": line.time, "level": line.level, "logger": line.logger, "message": line.message}
-        told = plain | {name: value for name, value in line.fields.items() if name not in plain}
-        if line.error:
-            told["error"] = line.error
-        return msgspec.json.encode(told).decode()
+        head, fields, error = self.parts(record)
+        told = head | {name: value for name, value in fields.items() if name not in head}
+        return msgspec.json.encode(told | ({"error": error} if error else {})).decode()
 
 
 class TextLines(_Lines):
     """One line for people, its fields at the end; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = self.line(record)
-        fields = "".join(f" {name}={value}" for name, value in line.fields.items() if value is not None)
+        head, fields, error = self.parts(record)
+        beside = "".join(f" {name}={value}" for name, value in fields.items() if value is not None)
         # A message cannot pass for a line of its own.
-        text = f"{line.message}{fields}".translate(_CONTROL)
-        error = "".join(f"\n    {part}" for part in line.error.splitlines())
-        return f"{line.time} {line.level.upper():7} {line.logger}: {text}{error}"
+        text = f"{head['message']}{beside}".translate(_CONTROL)
+        below = "".join(f"\n    {part}" for part in error.splitlines())
+        return f"{head['time']} {head['level'].upper():7} {head['logger']}: {text}{below}"
 
 
 def _where() -> dict[str, Any]:
