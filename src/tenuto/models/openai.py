@@ -71,6 +71,7 @@ class OpenAIModel:
 
     `url` is a base URL or that of `/chat/completions` itself, with a query if one is needed. `parameters`
     are sent with each request, and those of the request win; `{"stream": False}` asks for whole answers.
+    `place` is the endpoint as it may be shown: without user, password and query.
     Raises `ConfigurationError` for a URL or a key that cannot work.
     """
 
@@ -86,8 +87,8 @@ class OpenAIModel:
     ) -> None:
         if not name:
             raise ConfigurationError("a model needs a name")
-        self._name = name
-        self._url, self._place = _endpoint(url)
+        self.name = name
+        self._url, self.place = _endpoint(url)
         self._key = (api_key or "").strip()
         if not self._key.isascii() or not self._key.isprintable():
             raise ConfigurationError("the API key has characters that no HTTP header can carry")
@@ -113,17 +114,8 @@ class OpenAIModel:
         name, url = found["PROVIDER_MODEL"].strip(), found["PROVIDER_URL"].strip()
         return cls(name, url=url, api_key=found.get("PROVIDER_API_KEY"))
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def place(self) -> str:
-        """The endpoint as it may be shown: without user, password and query."""
-        return self._place
-
     def __repr__(self) -> str:
-        return f"OpenAIModel({self._name!r}, url={self._place!r})"
+        return f"OpenAIModel({self.name!r}, url={self.place!r})"
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. May be called again, and asked again afterwards."""
@@ -196,7 +188,7 @@ class OpenAIModel:
         return {"Authorization": f"Bearer {self._key}"} | azure
 
     async def _attempt(self, request: Request, emit: Callable[[Delta], None] | None) -> Reply:
-        body = request_body(self._name, request, self._parameters, self._ask_for_usage)
+        body = request_body(self.name, request, self._parameters, self._ask_for_usage)
         try:
             return await self._ask(body, emit)
         except ModelError as error:
@@ -204,7 +196,7 @@ class OpenAIModel:
             if not (self._ask_for_usage and error.status in {400, 422} and "stream_options" in str(error)):
                 raise
         self._ask_for_usage = False
-        return await self._ask(request_body(self._name, request, self._parameters, usage=False), emit)
+        return await self._ask(request_body(self.name, request, self._parameters, usage=False), emit)
 
     async def _ask(self, body: bytes, emit: Callable[[Delta], None] | None) -> Reply:
         import anyio
@@ -290,7 +282,7 @@ class OpenAIModel:
         for secret in self._secrets:
             message = message.replace(secret, "[redacted]")
         return ModelError(
-            bounded(f"{self._place}: {message}"),
+            bounded(f"{self.place}: {message}"),
             retryable=error.retryable,
             status=error.status,
             retry_after_seconds=error.retry_after_seconds,

@@ -34,15 +34,11 @@ class ScriptedModel:
     def __init__(
         self, answers: Iterable[Answer] | Script, *, name: str = "scripted", record: bool = True
     ) -> None:
-        self._name = name
+        self.name = name
         self._script = answers if callable(answers) else None
         self._answers = iter(()) if callable(answers) else iter(answers)
         self._record = record
         self.requests: list[Request] = []
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def reply(self, request: Request, emit: Callable[[Delta], None] | None = None) -> Reply:
         """The next answer, shown to `emit` as one delta. The recorded request has its own message list."""
@@ -51,7 +47,7 @@ class ScriptedModel:
         if self._script is None:
             answer = next(self._answers, None)
             if answer is None:
-                raise ModelError(f"the script of model {self._name!r} has no more answers", retryable=False)
+                raise ModelError(f"the script of model {self.name!r} has no more answers", retryable=False)
         else:
             said = self._script(request)
             answer = await said if inspect.isawaitable(said) else said
