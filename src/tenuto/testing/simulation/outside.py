@@ -70,7 +70,7 @@ async def _run(made: Tool, n: int, context: ToolContext) -> str:
     process = here()
     world = process.world
     world.auditor.dispatched(process, made, n, context)
-    outcome = world.draw_tool()
+    outcome = world.draw_outside("not done", "raises before", "raises after", "hangs before", "hangs after")
     world.note(process.name, made.name, context.call_id, n, context.attempt, outcome)
     slow = made.timeout_ms > TIMEOUT_SECONDS * 1000
     await asyncio.sleep(world.random.choice((*DELAYS, 7.0, 7.0) if slow else DELAYS))
@@ -104,7 +104,7 @@ async def verify(arguments: dict[str, Any], key: str) -> Any:
     thread_id, _, call_id = key.partition(":")
     world.auditor.verifying(process, thread_id, call_id)
     await process.gate("before verify", 3.0)
-    outcome = world.draw_verify()
+    outcome = world.draw_outside("raises", "hangs", "unknown")
     if outcome == "raises":
         raise RuntimeError("nobody answers")
     if outcome == "hangs":

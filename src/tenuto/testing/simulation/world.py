@@ -135,17 +135,9 @@ class World:
             else ("locked",)
         )
 
-    def draw_tool(self) -> str:
-        if self.random.random() >= self.faults.tools:
-            return ""
-        return self.random.choice(
-            ("not done", "raises before", "raises after", "hangs before", "hangs after")
-        )
-
-    def draw_verify(self) -> str:
-        if self.random.random() >= self.faults.tools:
-            return ""
-        return self.random.choice(("raises", "hangs", "unknown"))
+    def draw_outside(self, *faults: str) -> str:
+        """What a tool does that is asked for something; "" for what it should."""
+        return self.random.choice(faults) if self.random.random() < self.faults.tools else ""
 
     def note(self, *facts: object) -> None:
         self.trace.append((f"{self.schedule.time:9.3f}", *facts))
