@@ -18,13 +18,25 @@ from tenuto import (
     InvalidInput,
     Runtime,
     Stale,
+    StoreError,
     TenutoError,
     ThreadNotFound,
     ThreadState,
     UnknownAgent,
 )
-from tenuto.events import Entry, InterruptResolved, MessageReceived, ThreadCompleted
+from tenuto.client.bodies import row_of
+from tenuto.doubt import InDoubt
+from tenuto.events import (
+    CallId,
+    Entry,
+    InterruptId,
+    InterruptResolved,
+    MessageReceived,
+    ThreadCompleted,
+    ThreadId,
+)
 from tenuto.rows import InterruptRow, StoredEvent, ThreadRow, WorkerRow
+from tenuto.server import shapes
 from tenuto.stream import Replayed
 
 NOBODY = "0e6f3b0a-5d0c-4f6e-9a52-3c1d7b8e4f21"
@@ -260,3 +272,37 @@ def test_nothing_but_driving_is_missing():
     public = {name for name, value in vars(Runtime).items() if inspect.isfunction(value) and name[0] != "_"}
     assert public - set(vars(Client)) == {"drive"}
     assert public == {*VERBS.split(), "drive"}
+
+
+THREAD, OTHER = ThreadId(NOBODY), "2b1f7c9e-0f4b-4f43-8a33-6f2f1d9a7c10"
+ROWS: list[tuple[Any, type[msgspec.Struct]]] = [
+    (ThreadRow(THREAD, "ops", "running", 3, 1, 2, None, None, {"n": 1}, "ab"), shapes.ThreadSummary),
+    (ThreadRow(THREAD, "ops", "sleeping", 3, 1, 2, 9_000, "w1", {}, "ab"), shapes.ThreadSummary),
+    (
+        InterruptRow(
+            *(InterruptId(OTHER), THREAD, "ops", "approval", "s1", "pay", '{"n":1.50}', "Pay?", "d"),
+            *(("approve",), 4, 5_000, 6_000, "edited", "ana", "ok", 5_500),
+        ),
+        shapes.Interrupt,
+    ),
+    (
+        InterruptRow(InterruptId(OTHER), THREAD, "ops", "question", "", "", "", "How?", "", (), 4, 5_000, 0),
+        shapes.Interrupt,
+    ),
+    (InDoubt(THREAD, "ops", CallId("s1"), "pay", '{"n": 1}', 0, "w1", "pay was started"), shapes.CallInDoubt),
+    (WorkerRow("w1", ("ops",), 17, 1_000), shapes.Worker),
+    (WorkerRow("w1", (), 17, 1_000, "here", 2, 3_000), shapes.Worker),
+]
+
+
+@pytest.mark.parametrize(("row", "shape"), ROWS)
+def test_a_row_comes_through_a_server_as_it_was(row: Any, shape: type[msgspec.Struct]) -> None:
+    sent = msgspec.json.encode(shapes.body(shape, row))
+    assert row_of(msgspec.Raw(sent), type(row)) == row
+    fields = msgspec.json.decode(sent, type=dict[str, msgspec.Raw])
+    without = msgspec.json.encode({name: value for name, value in fields.items() if name != "agent"})
+    if "agent" in fields:
+        with pytest.raises(StoreError, match="another version"):
+            row_of(msgspec.Raw(without), type(row))
+    with pytest.raises(StoreError, match="another version"):
+        row_of(msgspec.Raw(b"[]"), type(row))

@@ -1,7 +1,7 @@
 """What a server sends, as the rows, events and entries that a runtime would return.
 
-Fields that are not read here are passed over: a newer server may send more. Those that are read must be
-there; a server that leaves one out is of another version, and is said to be.
+Fields that are not read here are passed over: a newer server may send more. Those that a row or an
+answer needs must be there; a server that leaves one out is of another version, and is said to be.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenuto.errors import StoreError, Undecodable
-from tenuto.events import CallId, Entry, InterruptId, InterruptKind, Outcome, ThreadId, decode
-from tenuto.rows import Fleet, StoredEvent, ThreadStatus, WorkerRow
+from tenuto.events import Entry, ThreadId, decode
+from tenuto.rows import Fleet, StoredEvent, WorkerRow
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NONE = ("ready_at", "resolved_at", "seen_at")  # these are None where there is no time, the others 0
 
 
 class Told(msgspec.Struct):
@@ -54,59 +53,15 @@ class EventPage(msgspec.Struct):
     next: int | None
 
 
-class ThreadBody(msgspec.Struct):
-    id: ThreadId
-    agent: str
-    status: ThreadStatus
-    head_seq: int
-    head_hash: str
-    created_at: str
-    updated_at: str
-    ready_at: str | None
-    lease_owner: str | None
-    metadata: dict[str, Any]
-
-
 class ThreadPage(msgspec.Struct):
-    threads: list[ThreadBody]
+    threads: list[msgspec.Raw]
     next: str | None
-
-
-class InterruptBody(msgspec.Struct):
-    id: InterruptId
-    thread_id: ThreadId
-    agent: str
-    kind: InterruptKind
-    call_id: str
-    name: str
-    arguments: msgspec.Raw
-    prompt: str
-    digest: str
-    options: tuple[str, ...]
-    raised_seq: int
-    raised_at: str
-    expires_at: str | None
-    outcome: Outcome | None
-    by: str
-    comment: str
-    resolved_at: str | None
-
-
-class DoubtBody(msgspec.Struct):
-    thread_id: ThreadId
-    agent: str
-    call_id: CallId
-    name: str
-    arguments: msgspec.Raw
-    started_at: str | None
-    worker: str
-    text: str
 
 
 class InterruptPage(msgspec.Struct):
-    interrupts: list[InterruptBody]
+    interrupts: list[msgspec.Raw]
     next: str | None
-    in_doubt: list[DoubtBody] = []  # servers before this had none
+    in_doubt: list[msgspec.Raw] = []  # servers before this had none
 
 
 class StoredBody(msgspec.Struct):
@@ -152,21 +107,28 @@ def entries(page: Iterable[msgspec.Raw], found: list[Entry]) -> list[Entry]:
     return found
 
 
-def row_of(body: msgspec.Struct, kind: type[T]) -> T:
-    """The row that a body tells of: fields of the same names, times in milliseconds, arguments as the text
-    that the server has, to the letter. Raises `StoreError`.
+def row_of(sent: msgspec.Raw, kind: type[T]) -> T:
+    """The row that the server tells of: fields of the same names, times as RFC 3339; arguments are the JSON
+    that they are the text of, to the letter. Raises `StoreError`.
     """
     told: dict[str, Any] = {}
-    for name in body.__struct_fields__:
-        value = getattr(body, name)
-        if name.endswith("_at"):
-            told[f"{name}_ms"] = None if value is None and name in _NONE else at_ms(value)
-        elif isinstance(value, msgspec.Raw):
-            text = bytes(value).decode()
-            told[name] = "" if text == "null" else text
-        else:
-            told[name] = value
-    return kind(**told)
+    try:
+        fields = msgspec.json.decode(sent, type=dict[str, msgspec.Raw])
+        for name, wanted in kind.__annotations__.items():
+            raw = fields.get(name.removesuffix("_ms"))
+            if raw is None:
+                continue  # the row has it by default, or else it cannot be made
+            if name.endswith("_ms"):
+                text = msgspec.json.decode(raw, type=str | None)
+                told[name] = None if text is None and wanted is not int else at_ms(text)
+            elif name == "arguments":
+                text = bytes(raw).decode()
+                told[name] = "" if text == "null" else text
+            else:
+                told[name] = msgspec.json.decode(raw, type=wanted)
+        return kind(**told)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+        raise StoreError(f"the server sent no {kind.__name__}; it is of another version: {error}") from error
 
 
 def stored_event(body: StoredBody) -> StoredEvent:
@@ -213,18 +175,8 @@ class TokenList(msgspec.Struct):
     tokens: list[TokenBody]
 
 
-class WorkerBody(msgspec.Struct):
-    owner: str
-    agents: tuple[str, ...]
-    pid: int
-    started_at: str
-    host: str = ""
-    leases: int = 0
-    seen_at: str | None = None
-
-
 class WorkerList(msgspec.Struct):
-    workers: list[WorkerBody]
+    workers: list[msgspec.Raw]
 
 
 class WaitsBody(msgspec.Struct):
@@ -234,7 +186,7 @@ class WaitsBody(msgspec.Struct):
 
 class FleetBody(msgspec.Struct):
     at: str
-    workers: list[WorkerBody]
+    workers: list[msgspec.Raw]
     waiting: dict[str, WaitsBody]
 
 

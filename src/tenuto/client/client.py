@@ -181,7 +181,7 @@ class Client:
 
     async def interrupt(self, interrupt_id: str) -> InterruptRow:
         """As `Runtime.interrupt`."""
-        body = await self._transport.get(_interrupt(interrupt_id), bodies.InterruptBody)
+        body = await self._transport.get(_interrupt(interrupt_id), msgspec.Raw)
         return bodies.row_of(body, InterruptRow)
 
     async def interrupts(
@@ -217,9 +217,9 @@ class Client:
         """As `Runtime.thread`."""
         _thread(thread_id)
         page = await self._transport.get("/v1/threads", bodies.ThreadPage, id=thread_id)
-        for body in page.threads:
-            if body.id == thread_id:
-                return bodies.row_of(body, ThreadRow)
+        for row in (bodies.row_of(body, ThreadRow) for body in page.threads):
+            if row.id == thread_id:
+                return row
         raise ThreadNotFound(f"there is no thread {thread_id}")
 
     async def threads(
