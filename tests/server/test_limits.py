@@ -11,7 +11,7 @@ from tests.server.conftest import APPROVER
 from tests.server.test_roles import NEEDS, bearer
 from tests.server.test_v1 import is_problem, started
 
-from tenuto import limits
+from tenuto import Client, limits
 from tenuto.server import Access, create_app, listening
 from tenuto.server.tokens import Wanted, create_token
 
@@ -118,6 +118,25 @@ async def test_pages_at_their_edge(place, path, most):
     assert (await place.client.get(path, params={"limit": most})).status_code == 200
     for limit in (0, most + 1):
         is_problem(await place.client.get(path, params={"limit": limit}), 422)
+
+
+async def test_a_page_of_events_is_so_large_and_no_larger(place, monkeypatch):
+    thread = (await started(place, "for ever"))["id"]
+    whole = (await place.client.get(f"/v1/threads/{thread}/events")).json()["events"]
+    monkeypatch.setattr(limits, "FOLLOW_PAGE_EVENTS", 1)
+    monkeypatch.setattr(limits, "MAX_PAGE_BYTES", 1_000)
+    collected, pages, after = [], 0, 0
+    while after is not None:
+        answer = await place.client.get(f"/v1/threads/{thread}/events", params={"after": after})
+        page = answer.json()
+        collected, pages, after = collected + page["events"], pages + 1, page["next"]
+        assert len(answer.content) < 5_000  # what was read last may go beyond the bound
+    assert collected == whole
+    assert pages > 2
+    async with Client(str(place.client.base_url), token="s3cret-of-ana") as client:
+        assert await client.events(thread) == await place.runtime.events(thread)
+        assert await client.events(thread, 3, 7) == await place.runtime.events(thread, 3, 7)
+        assert await client.events(thread, 3, 0) == []
 
 
 async def test_tokens_at_their_edge(place, monkeypatch):

@@ -153,13 +153,17 @@ class Client:
 
     async def events(self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS) -> list[Entry]:
         """As `Runtime.events`."""
-        page, found = await self._page(thread_id, after, limit), list[Entry]()
+        most, found = min(limit, limits.MAX_PAGE_ROWS), list[Entry]()
+        place: int | None = after
         try:
-            return bodies.entries(page.events, found)
+            while place is not None and len(found) < most:
+                page = await self._page(thread_id, place, most - len(found))
+                bodies.entries(page.events, found)
+                place = page.next
         except Undecodable:
             if not found:
                 raise
-            return found
+        return found
 
     async def stored(
         self, thread_id: str, after: int = 0, limit: int = limits.MAX_PAGE_ROWS

@@ -145,11 +145,21 @@ class Events:
     # -- inside ------------------------------------------------------------------------------------------
 
     async def _page(self, thread_id: str, after: int, limit: int) -> Response:
-        page = await self._runtime.events(thread_id, after, limit)
-        last = page[-1].seq if page else after
+        page, size, last, most = list[bytes](), 0, after, limits.FOLLOW_PAGE_EVENTS
+        while len(page) < limit and size < limits.MAX_PAGE_BYTES:
+            try:
+                read = await self._runtime.events(thread_id, last, min(most, limit - len(page)))
+            except Undecodable:
+                if page:
+                    break
+                raise
+            page += [shown(entry) for entry in read]
+            size, last = sum(map(len, page)), read[-1].seq if read else last
+            if len(read) < most:
+                break
+            most *= 2
         more = bool(page) and await self._more(thread_id, last)
-        events = b",".join(shown(entry) for entry in page)
-        body = b'{"events":[%s],"next":%s}' % (events, b"%d" % last if more else b"null")
+        body = b'{"events":[%s],"next":%s}' % (b",".join(page), b"%d" % last if more else b"null")
         return Response(body, media_type="application/json")
 
     async def _more(self, thread_id: str, after: int) -> bool:
