@@ -11,9 +11,9 @@ from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelErro
 from tenuto.events import Call, CallId, Event, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
-from tenuto.messages import Message, Reply, Request, StatusLine
+from tenuto.messages import Message, Reply, Request, StatusLine, clean
 from tenuto.steps import questions_after
-from tenuto.tools import clean, error_text
+from tenuto.tools import error_text
 from tenuto.tools.tool import plan
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from tenuto.errors import ModelError
 from tenuto.limits import MAX_CALLS_PER_REPLY, MAX_REPLY_BYTES
-from tenuto.messages import CallDelta, CallRequest, ReasoningDelta, Reply, TextDelta, Usage
+from tenuto.messages import CallDelta, CallRequest, ReasoningDelta, Reply, TextDelta, Usage, clean
 from tenuto.models.failure import provider_failure
 from tenuto.models.wire import CallPart, Choice, Chunk, Part
 
@@ -129,13 +129,13 @@ class Assembly:
     def _say(self, text: str) -> None:
         self._count(text)
         self._text.append(text)
-        self._shown.append(TextDelta(_storable(text)))
+        self._shown.append(TextDelta(clean(text)))
 
     def _think(self, text: Any) -> None:
         if text and isinstance(text, str):
             self._count(text)
             self._reasoning.append(text)
-            self._shown.append(ReasoningDelta(_storable(text)))
+            self._shown.append(ReasoningDelta(clean(text)))
 
     def _read_parts(self, parts: list[Any]) -> None:
         for part in parts:
@@ -197,7 +197,7 @@ class Assembly:
                 call.pieces.clear()
             self._count(arguments)
             call.pieces.append(arguments)
-            self._shown.append(CallDelta(self._calls.index(call), call.name, _storable(arguments)))
+            self._shown.append(CallDelta(self._calls.index(call), call.name, clean(arguments)))
         if piece.extra_content:
             call.extra = {"extra_content": self._hold(piece.extra_content)}
 
@@ -223,7 +223,7 @@ class Assembly:
         try:
             encoded = msgspec.json.encode(value)
         except UnicodeEncodeError:
-            encoded = _storable(json.dumps(value, ensure_ascii=False)).encode()
+            encoded = clean(json.dumps(value, ensure_ascii=False)).encode()
             value = json.loads(encoded)
         self._count(encoded)
         return value
@@ -289,17 +289,9 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return _storable(value) if isinstance(value, str) else ""
+    return clean(value) if isinstance(value, str) else ""
 
 
 def _whole(pieces: list[str]) -> str:
     """The text of all pieces; the halves of a character that was cut in two are joined first."""
-    return _storable("".join(pieces))
-
-
-def _storable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return clean("".join(pieces))

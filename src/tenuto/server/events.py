@@ -26,12 +26,12 @@ from starlette.responses import Response
 from tenuto import limits
 from tenuto.errors import Undecodable
 from tenuto.events import TYPES, AnyEvent, Entry, ThreadId, encode
+from tenuto.messages import clean
 from tenuto.rows import StoredEvent
 from tenuto.runtime import Runtime
 from tenuto.server.problems import Problem, iso
 from tenuto.server.streaming import Stream, Streams
 from tenuto.stream import Follower, Replayed, Told
-from tenuto.tools import clean
 
 MOST = 2**53
 EVENT_STREAM = "text/event-stream"

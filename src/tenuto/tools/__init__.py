@@ -14,7 +14,7 @@ from tenuto.tools.builtin import ask_person, wait_until
 from tenuto.tools.declare import tool
 from tenuto.tools.processes import run_process
 from tenuto.tools.running import Progress, ToolContext, running_tool_threads
-from tenuto.tools.text import InvalidArguments, clean, error_text, result_text
+from tenuto.tools.text import InvalidArguments, error_text, result_text
 from tenuto.tools.tool import DidNotHappen, Happened, Tool, Unknown, Until, Verdict
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "Until",
     "Verdict",
     "ask_person",
-    "clean",
     "error_text",
     "result_text",
     "run_process",

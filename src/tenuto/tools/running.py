@@ -16,8 +16,7 @@ from typing import Any
 
 from tenuto.errors import NotDone
 from tenuto.limits import MAX_PROGRESS_CHARACTERS, PROGRESS_SECONDS, TOOL_THREADS
-from tenuto.messages import ToolProgress
-from tenuto.tools.text import clean
+from tenuto.messages import ToolProgress, clean
 
 
 def _unheard(_message: str, _fraction: float | None) -> None:

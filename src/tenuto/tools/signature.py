@@ -17,12 +17,12 @@ from typing import Any
 
 from tenuto.errors import ConfigurationError
 from tenuto.limits import MAX_ERROR_CHARACTERS
+from tenuto.messages import clean
 from tenuto.tools.docstrings import describe
 from tenuto.tools.running import ToolContext
 from tenuto.tools.text import (
     InvalidArguments,
     altered_numbers,
-    clean,
     encode,
     error_text,
     has_long_number,

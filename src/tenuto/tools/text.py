@@ -30,6 +30,7 @@ import msgspec
 from tenuto import limits
 from tenuto.errors import InvalidInput
 from tenuto.limits import MAX_ARGUMENT_DEPTH, MAX_ERROR_CHARACTERS, MAX_RESULT_CHARACTERS
+from tenuto.messages import clean
 
 
 class InvalidArguments(InvalidInput):
@@ -164,17 +165,6 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 _REPR_CHARACTERS = 1_000
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def clean(text: str) -> str:
-    """The text with lone surrogates replaced, so that it can be stored and sent."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def result_text(value: object) -> str:

@@ -22,10 +22,10 @@ import msgspec
 from tenuto.errors import ConfigurationError, NotDone
 from tenuto.events import Call, CallId, Effect
 from tenuto.limits import MAX_COMMENT_CHARACTERS, MAX_NAME_CHARACTERS
-from tenuto.messages import CallRequest, ToolSchema
+from tenuto.messages import CallRequest, ToolSchema, clean
 from tenuto.tools.running import ToolContext, in_thread
 from tenuto.tools.signature import Shape, Signature, definition_of
-from tenuto.tools.text import InvalidArguments, clean, error_text, parse
+from tenuto.tools.text import InvalidArguments, error_text, parse
 
 Approval = bool | Callable[..., bool | str]
 _SHOWN_TOOLS: Final = 50
