@@ -5,13 +5,13 @@ its thread. Until then it is found here, so that a person sees it at once.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import msgspec
 
 from tenuto.errors import StoreError, Undecodable
-from tenuto.events import CallId, Entry, ThreadId
+from tenuto.events import CallId, ThreadId
 from tenuto.steps import said_of
+from tenuto.store.base import Store
 from tenuto.thread import ThreadState, fold
 
 
@@ -28,14 +28,7 @@ class InDoubt(msgspec.Struct, frozen=True):
     text: str
 
 
-class Log(Protocol):
-    """What is read to find them. As in `Store`."""
-
-    async def doubtful(self, thread_id: ThreadId | None = None) -> list[ThreadId]: ...
-    async def read(self, thread_id: ThreadId) -> list[Entry]: ...
-
-
-async def calls_in_doubt(store: Log, thread_id: ThreadId | None = None) -> list[InDoubt]:
+async def calls_in_doubt(store: Store, thread_id: ThreadId | None = None) -> list[InDoubt]:
     """Those of one thread, or of up to `MAX_DOUBTFUL_THREADS` threads, the oldest first."""
     found: list[InDoubt] = []
     for one in await store.doubtful(thread_id):

@@ -114,7 +114,7 @@ async def _until_signalled(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
     async with runtime:
-        if server is not None:
+        if server is not None and server.check is not None:
             await server.check()
         async with asyncio.TaskGroup() as group:
             if server is not None:
@@ -132,10 +132,6 @@ async def _until_signalled(
     logger.info("stopped", extra={"worker": runtime.owner})
 
 
-async def _nothing() -> None:
-    """Nothing is checked before a server of probes alone takes requests."""
-
-
 class _Server(uvicorn.Server):
     """Uvicorn on a socket that is listening already; signals are none of its business."""
 
@@ -145,7 +141,7 @@ class _Server(uvicorn.Server):
         listener: socket.socket,
         host: str,
         ready: Ready | None,
-        check: Callable[[], Awaitable[None]] = _nothing,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
