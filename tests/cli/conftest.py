@@ -204,7 +204,8 @@ class Terminal:
         self._process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """As `kill` does without an option."""
+        """As `kill` does without an option, when it waits for whatever it waits for."""
+        time.sleep(0.3)
         self._process.terminate()
 
     def wait(self, seconds: float = SECONDS) -> int:

@@ -3,6 +3,8 @@
 import re
 import signal
 
+import pytest
+
 PROMPT = re.compile(r"\n(?:\r|\x1b\[[0-9;?]*[A-Za-z])*> ")  # what was drawn before it may be taken back first
 ASKED = "[a]pprove, [r]eject, [e]dit, [l]ater? "
 
@@ -84,6 +86,16 @@ def test_a_kill_in_the_middle_of_a_turn_hands_over_and_shows_the_cursor_again(sh
     person.expect("go on with: tenuto chat --thread ")
     assert person.wait() == 130
     assert person.output.rindex("\x1b[?25h") > person.output.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_a_kill_where_a_person_is_asked_is_no_answer(shell, terminal, command):
+    person = terminal(command, "send hi")
+    person.expect(ASKED)
+    person.terminate()
+    person.expect(f"o on with: tenuto {command} --thread ")
+    assert person.wait() == 130
+    assert len(shell.pending()) == 1
 
 
 def test_ctrl_c_twice_leaves_a_thread_that_somebody_else_holds(shell, terminal):

@@ -43,7 +43,7 @@ def test_each_line_is_written_at_once(shell):
     thread = shell.started("send hi")
     process = shell.popen("follow", thread, "--jsonl", "--after", "2")
     assert [json.loads(process.stdout.readline())["seq"] for _ in range(3)] == [3, 4, 4]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     assert errors.endswith(f"go on with: tenuto follow {thread} --after 4\n")
     assert process.returncode == 130

@@ -104,15 +104,17 @@ def test_a_sleeping_thread_is_woken_by_the_next_run(shell):
     assert "done: The time has come.\n" in shell("run", "--thread", thread)
 
 
-def test_ctrl_c_hands_over_and_loses_nothing(shell):
-    process = shell.popen("run", "slow 30")
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGTERM in the background of a script"])
+def test_ctrl_c_and_sigterm_hand_over_and_lose_nothing(shell, how):
+    ignored = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)} if "script" in how else {}
+    process = shell.popen("run", "slow 30", **ignored)
     # A tool that only reads may begin before the reply that calls it is recorded and shown.
     assert process.stdout is not None
     assert "→ slow" in process.stdout.readline()
     while not shell.lines_sent():
         time.sleep(0.02)
     started = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT if how == "Ctrl-C" else signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert time.monotonic() - started < 5

@@ -14,10 +14,11 @@ Everything goes through `tenuto.Runtime`; a command decides nothing that a progr
 tools and people wrote is escaped before it reaches a terminal and is never read as markup. Rich, a server, a
 database driver and all that is heavy are imported when a command needs them. Exit codes: 0; 1 with one line
 on stderr (TENUTO_DEBUG=1 shows the traceback); 2 for wrong usage, before any agent is loaded or file touched;
-130 after Ctrl-C, with nothing lost.
+130 after Ctrl-C or SIGTERM, with nothing lost.
 """
 
 import os
+import signal
 import sys
 
 
@@ -25,13 +26,14 @@ def main() -> None:
     """The entry point of `tenuto`. Leaves by SystemExit."""
     _open_streams()  # first: what is opened before would get the number of a stream
     from tenuto.cli.app import app
-    from tenuto.cli.terminal import complain
+    from tenuto.cli.terminal import complain, end_as_ctrl_c
     from tenuto.errors import TenutoError
 
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, not a traceback.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, end_as_ctrl_c)
     try:
         app(prog_name="tenuto")
     except Exception as error:

@@ -15,7 +15,7 @@ from tenuto.cli.history import History, history_file
 from tenuto.cli.run import Task, conclude, say_until_when, talk_about
 from tenuto.cli.screen import FormattedScreen, screen_for
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import complain, console, is_interactive, printing_aside, safe
+from tenuto.cli.terminal import Ended, complain, console, is_interactive, printing_aside, safe
 from tenuto.errors import TenutoError
 from tenuto.events import Entry, ModelFailed, ThreadFailed, ThreadHalted
 from tenuto.rows import ThreadRow
@@ -148,6 +148,8 @@ class Chat:
                 decided = await ask(
                     self.conversation.runtime, thread_id, self._left, self._out, self.conversation.by
                 )
+            except Ended:
+                raise
             except KeyboardInterrupt:
                 rows = await self.conversation.runtime.interrupts(thread_id=thread_id)
                 self._left |= {row.id for row in rows}

@@ -88,8 +88,6 @@ class LiveInbox:
         ):
             loop.add_signal_handler(signal.SIGWINCH, self._draw)
             loop.add_signal_handler(signal.SIGTSTP, self._suspend)
-            # As Ctrl-C: the terminal must be given back, and what runs here handed over.
-            loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
             looking = asyncio.create_task(self._look())
             try:
                 while not self._view.quit:
@@ -100,7 +98,6 @@ class LiveInbox:
             finally:
                 loop.remove_signal_handler(signal.SIGWINCH)
                 loop.remove_signal_handler(signal.SIGTSTP)
-                loop.remove_signal_handler(signal.SIGTERM)
                 looking.cancel()
                 await asyncio.wait([looking])
 

@@ -6,10 +6,12 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -78,6 +80,19 @@ class _Told(logging.Handler):
             self._tell(safe(f"tenuto: {record.getMessage()}" + (f": {error}" if error else ""), 1000))
         except Exception:  # noqa: BLE001 - as every handler of the standard library does
             self.handleError(record)
+
+
+class Ended(KeyboardInterrupt):
+    """SIGTERM where a person is asked: unlike Ctrl-C there, it is no answer."""
+
+
+def end_as_ctrl_c(_number: int, frame: FrameType | None) -> None:
+    """What SIGTERM does: what runs here is handed over, the terminal given back, no half of a file left."""
+    handler = signal.getsignal(signal.SIGINT)
+    # Ctrl-C is ignored in the background of a script; SIGTERM is not.
+    if handler is signal.default_int_handler or not callable(handler):
+        raise Ended
+    handler(signal.SIGINT, frame)
 
 
 def log_briefly() -> None:
