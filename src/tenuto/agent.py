@@ -71,18 +71,11 @@ class Agent:
         names = [entry.name for entry in self.tools]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigurationError(f"agent {self.name}: two tools are called {', '.join(doubles)}")
-        for limit in ("max_steps", "max_tokens", "max_consecutive_errors"):
-            if type(getattr(self, limit)) is not int:
-                raise ConfigurationError(f"agent {self.name}: {limit} is a whole number")
-        for limit in (
-            "max_steps",
-            "max_tokens",
-            "max_cost",
-            "max_seconds",
-            "max_consecutive_errors",
-            "question_expires_after",
-        ):
+        whole = ("max_steps", "max_tokens", "max_consecutive_errors")
+        for limit in (*whole, "max_cost", "max_seconds", "question_expires_after"):
             value = getattr(self, limit)
+            if limit in whole and type(value) is not int:
+                raise ConfigurationError(f"agent {self.name}: {limit} is a whole number")
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigurationError(f"agent {self.name}: {limit} is 0 (no limit) or a positive number")
         if self.on_message_while_waiting not in ("queue", "withdraw"):

@@ -26,17 +26,15 @@ class Replayed(msgspec.Struct, frozen=True, tag="replayed", tag_field="type"):
     seq: int
 
 
+@dataclass(slots=True, eq=False)
 class Told:
     """One thing that followers are told, the same object for all who are told it live. `seq` is 0 for what is
     no event. `frame` is for who writes it out: its form on the wire, made by the first of them.
     """
 
-    __slots__ = ("frame", "item", "seq")
-
-    def __init__(self, item: Entry | Replayed | Live, seq: int = 0) -> None:
-        self.item = item
-        self.seq = seq
-        self.frame: bytes | None = None
+    item: Entry | Replayed | Live
+    seq: int = 0
+    frame: bytes | None = None
 
 
 class Reply:

@@ -16,6 +16,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -70,14 +71,12 @@ class Said(msgspec.Struct, array_like=True, frozen=True):
     wants: list[Want] = []
 
 
+@dataclass(slots=True)
 class _Wanted:
     """A thread that others follow, until they say so no more."""
 
-    __slots__ = ("head", "until")
-
-    def __init__(self) -> None:
-        self.head = 0
-        self.until = 0.0
+    head: int = 0
+    until: float = 0.0
 
 
 class Relay:
@@ -226,11 +225,9 @@ class Relay:
         if piece.text_at > reply.text_size or piece.reasoning_at > reply.reasoning_size:
             self._miss(thread_id, followed)
             return
-        if isinstance(item, TextDelta):
-            told: TextDelta | ReasoningDelta = TextDelta(item.text[reply.text_size - piece.text_at :])
-        else:
-            told = ReasoningDelta(item.text[reply.reasoning_size - piece.reasoning_at :])
-        if told.text:
+        is_text = isinstance(item, TextDelta)
+        known = reply.text_size - piece.text_at if is_text else reply.reasoning_size - piece.reasoning_at
+        if (told := type(item)(item.text[known:])).text:
             reply.add(told)
             followed.tell(told)
 
@@ -347,14 +344,11 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
 def _cut(piece: Piece) -> Iterator[Piece]:
     """In parts, each short enough for one publication. What is no text, and too long, is left out there."""
     item, most = piece.item, limits.LIVE_PIECE_CHARACTERS
-    if isinstance(item, TextDelta):
+    if isinstance(item, TextDelta | ReasoningDelta):
+        name = "text_at" if isinstance(item, TextDelta) else "reasoning_at"
         for at in range(0, len(item.text), most):
-            part = TextDelta(_whole(item.text[at : at + most]))
-            yield msgspec.structs.replace(piece, item=part, text_at=piece.text_at + at)
-    elif isinstance(item, ReasoningDelta):
-        for at in range(0, len(item.text), most):
-            told = ReasoningDelta(_whole(item.text[at : at + most]))
-            yield msgspec.structs.replace(piece, item=told, reasoning_at=piece.reasoning_at + at)
+            part = type(item)(_whole(item.text[at : at + most]))
+            yield msgspec.structs.replace(piece, item=part, **{name: getattr(piece, name) + at})
     elif isinstance(item, CallDelta):
         for at in range(0, len(item.arguments) or 1, most):
             arguments = _whole(item.arguments[at : at + most])

@@ -17,6 +17,7 @@ Arguments stay the text that the provider sent: whether they can be used is not 
 
 import json
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -236,14 +237,12 @@ class Assembly:
             raise ModelError(f"the provider sent a reply of more than {MAX_REPLY_BYTES} bytes")
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
-    __slots__ = ("extra", "id", "name", "pieces")
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
-        self.pieces: list[str] = []
-        self.extra: dict[str, Any] | None = None
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    extra: dict[str, Any] | None = None
 
     def said(self) -> bool:
         """Some endpoints send an empty object where there is no call."""
