@@ -1,10 +1,9 @@
 """A thread as a Markdown document, to read, keep or send on: what was said, done, decided, by whom, when."""
 
-import json
 import re
 from collections.abc import Iterator
 
-from tenuto.cli.terminal import moment, safe
+from tenuto.cli.terminal import moment, pretty, safe
 from tenuto.cli.view import View
 from tenuto.events import (
     AnyEvent,
@@ -63,7 +62,7 @@ class Transcript:
                     if text:
                         yield _fenced(text)
                 if decided.arguments:
-                    yield _fenced(_pretty(decided.arguments), "json")
+                    yield _fenced(pretty(decided.arguments), "json")
             case CallStarted() | ThreadCompleted():
                 pass  # the call's result and the reply before say it
             case other:
@@ -73,14 +72,7 @@ class Transcript:
 
 
 def _arguments(call: Call) -> str:
-    return _fenced(call.raw or "") if call.error else _fenced(_pretty(call.exact), "json")
-
-
-def _pretty(arguments: str) -> str:
-    try:
-        return json.dumps(json.loads(arguments), indent=2, ensure_ascii=False)
-    except ValueError:
-        return arguments
+    return _fenced(call.raw or "") if call.error else _fenced(pretty(call.exact), "json")
 
 
 def _fenced(text: str, language: str = "") -> str:
