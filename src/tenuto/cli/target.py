@@ -61,10 +61,9 @@ def given(context: typer.Context, name: str) -> Any:
     return (outer if outer is not None and left_out and name in outer.params else context).params[name]
 
 
-def telling(context: typer.Context, id: str) -> dict[str, Any]:
-    """What a command that tells a thread something is given: what `tenuto.cli.tell.Telling` has."""
+def telling(context: typer.Context) -> dict[str, Any]:
+    """What every command that tells a thread something is given, by its name in `tenuto.cli.tell.Word`."""
     return {
-        "id": context.params[id],
         "target": target_of(context),
         "wait": context.params["wait"],
         "as_json": context.params["as_json"],

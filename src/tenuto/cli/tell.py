@@ -7,7 +7,7 @@ from typing import Any
 from tenuto.agent import Agent
 from tenuto.cli.agents import check_models
 from tenuto.cli.conversation import Conversation
-from tenuto.cli.find import AnyRuntime, find_thread, opened
+from tenuto.cli.find import AnyRuntime, opened
 from tenuto.cli.run import screen_of, telling_how_to_go_on, watch
 from tenuto.cli.target import Target
 from tenuto.cli.terminal import console, print_json, printing_aside, safe
@@ -21,50 +21,23 @@ NO_WORKER = "goes on when a worker starts, such as: tenuto serve"
 
 
 @dataclass(frozen=True)
-class Telling:
-    """Something to tell once, and where. `id` is the beginning of one; `agents` imports the agents that are
-    known here, perhaps none.
+class Word:
+    """Something to tell once, and where. `find` gives the thread or interrupt that it is about; `say` does it
+    and returns what was done, in a few words; `outcome` is what a program is told then. `agents` imports the
+    agents that are known here, perhaps none; with `needs_agent` it is not told here without the thread's own.
     """
 
-    id: str
     target: Target
     wait: bool
     as_json: bool
     agents: Callable[[], list[Agent]]
-
-    needs_agent = False
-    """Whether it cannot be told here without knowing the thread's agent."""
-
-    async def find(self, runtime: AnyRuntime) -> ThreadRow | InterruptRow:
-        """What it is about."""
-        raise NotImplementedError
-
-    async def tell(self, runtime: AnyRuntime, row: Any) -> str:
-        """Do it; what was done, in a few words."""
-        raise NotImplementedError
-
-    async def outcome(self, runtime: AnyRuntime, row: Any) -> object:
-        """What a program is told when it was done."""
-        raise NotImplementedError
+    find: Callable[[AnyRuntime], Awaitable[ThreadRow | InterruptRow]]
+    say: Callable[[AnyRuntime, Any], Awaitable[str]]
+    outcome: Callable[[AnyRuntime, Any], Awaitable[object]]
+    needs_agent: bool = False
 
 
-@dataclass(frozen=True)
-class Word(Telling):
-    """What to tell a thread: `say` does it and returns what was done."""
-
-    say: Callable[[AnyRuntime, str], Awaitable[str]]
-
-    async def find(self, runtime: AnyRuntime) -> ThreadRow:
-        return await find_thread(runtime, self.id)
-
-    async def tell(self, runtime: AnyRuntime, row: ThreadRow) -> str:
-        return await self.say(runtime, row.id)
-
-    async def outcome(self, runtime: AnyRuntime, row: ThreadRow) -> object:
-        return await runtime.thread(row.id)
-
-
-async def tell(word: Telling) -> None:
+async def tell(word: Word) -> None:
     """Tell it once, then leave the thread to a server or a live worker, or run it here until it rests.
 
     Agents are imported only where they are needed, and before it is told: when that fails, nothing was done.
@@ -91,13 +64,13 @@ async def tell(word: Telling) -> None:
         if worker or not word.wait or not known:
             why = "" if known else f"agent {row.agent!r} is not known here: "
             return await _leave(runtime, word, row, who_goes_on(worker, thread_id, why))
-        await _run_until_rest(runtime, thread_id, await word.tell(runtime, row), word)
+        await _run_until_rest(runtime, thread_id, await word.say(runtime, row), word)
         if word.as_json:
             print_json(await word.outcome(runtime, row))
     return None
 
 
-async def _run_until_rest(runtime: Runtime, thread_id: ThreadId, told: str, word: Telling) -> None:
+async def _run_until_rest(runtime: Runtime, thread_id: ThreadId, told: str, word: Word) -> None:
     """Run a thread here after it was told something; nothing is shown of it to a program."""
     talk = Conversation(runtime, "", thread_id, (await runtime.thread(thread_id)).head_seq)
     screen = None if word.as_json else await screen_of(talk)
@@ -110,8 +83,8 @@ async def _run_until_rest(runtime: Runtime, thread_id: ThreadId, told: str, word
         screen.out.print(f"thread {after.id} is {after.status}", style="dim")
 
 
-async def _leave(runtime: AnyRuntime, word: Telling, row: ThreadRow | InterruptRow, who: str) -> None:
-    told = await word.tell(runtime, row)
+async def _leave(runtime: AnyRuntime, word: Word, row: ThreadRow | InterruptRow, who: str) -> None:
+    told = await word.say(runtime, row)
     if word.as_json:
         print_json(await word.outcome(runtime, row))
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from tenuto.approvals import Decision
-from tenuto.cli.inbox import Order
+from tenuto.cli.inbox import decide, recorded, undecided
 from tenuto.cli.look import inbox as list_inbox
 from tenuto.cli.options import (
     DATABASE,
@@ -26,7 +26,7 @@ from tenuto.cli.options import (
     not_blank,
 )
 from tenuto.cli.target import given, target_of, telling
-from tenuto.cli.tell import tell
+from tenuto.cli.tell import Word, tell
 from tenuto.cli.terminal import is_interactive
 
 commands = typer.Typer()
@@ -68,9 +68,16 @@ def inbox(
 
 def _decide(context: typer.Context, verb: str, **decision: str) -> None:
     """The options that all decisions share are in the context."""
+    id, by = context.params["id"], given(context, "by")
     whole = Decision(digest=context.params["digest"], channel="cli", **decision)  # type: ignore[typeddict-item]  # keys are fixed below
-    order = Order(**telling(context, "id"), verb=verb, by=given(context, "by"), decision=whole)
-    asyncio.run(tell(order))
+    word = Word(
+        **telling(context),
+        find=lambda runtime: undecided(runtime, id),
+        say=lambda runtime, row: decide(runtime, row, verb, by, whole),
+        outcome=recorded,
+        needs_agent=verb == "edit",
+    )
+    asyncio.run(tell(word))
 
 
 @inbox_app.command(epilog="Example: tenuto inbox approve 3f2a")

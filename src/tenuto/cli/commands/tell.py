@@ -7,17 +7,24 @@ from typing import Annotated
 
 import typer
 
-from tenuto.cli.find import AnyRuntime
+from tenuto.cli.find import AnyRuntime, find_thread
 from tenuto.cli.options import DATABASE, AgentName, AsJson, By, Database, ThreadArgument, Url, Wait
 from tenuto.cli.target import telling
 from tenuto.cli.tell import Word, tell
+from tenuto.rows import ThreadRow
 
 commands = typer.Typer()
 
 
-def _tell(context: typer.Context, say: Callable[[AnyRuntime, str], Awaitable[str]]) -> None:
+def _tell(context: typer.Context, say: Callable[[AnyRuntime, ThreadRow], Awaitable[str]]) -> None:
     """The options that all of them share are in the context."""
-    asyncio.run(tell(Word(**telling(context, "thread"), say=say)))
+    word = Word(
+        **telling(context),
+        find=lambda runtime: find_thread(runtime, context.params["thread"]),
+        say=say,
+        outcome=lambda runtime, row: runtime.thread(row.id),
+    )
+    asyncio.run(tell(word))
 
 
 @commands.command(epilog='Example: tenuto send 5b1e "The customer called again."')
@@ -37,8 +44,8 @@ def send(
     if not text.strip():
         raise typer.BadParameter("is blank", param_hint="MESSAGE")
 
-    async def do(runtime: AnyRuntime, thread_id: str) -> str:
-        return f"message {await runtime.send(thread_id, text, by=by, channel='cli')} sent"
+    async def do(runtime: AnyRuntime, row: ThreadRow) -> str:
+        return f"message {await runtime.send(row.id, text, by=by, channel='cli')} sent"
 
     _tell(context, do)
 
@@ -57,8 +64,8 @@ def cancel(
 ) -> None:
     """Ask a thread to stop. What waits for a person in it is withdrawn; a message lets it go on."""
 
-    async def do(runtime: AnyRuntime, thread_id: str) -> str:
-        await runtime.cancel(thread_id, by=by, reason=reason)
+    async def do(runtime: AnyRuntime, row: ThreadRow) -> str:
+        await runtime.cancel(row.id, by=by, reason=reason)
         return "asked to stop"
 
     _tell(context, do)
@@ -84,8 +91,8 @@ def extend(
     With no amount at all a failed thread is tried again as it is.
     """
 
-    async def do(runtime: AnyRuntime, thread_id: str) -> str:
-        await runtime.extend(thread_id, by=by, steps=steps, tokens=tokens, cost=cost, seconds=seconds)
+    async def do(runtime: AnyRuntime, row: ThreadRow) -> str:
+        await runtime.extend(row.id, by=by, steps=steps, tokens=tokens, cost=cost, seconds=seconds)
         return "extended"
 
     _tell(context, do)
