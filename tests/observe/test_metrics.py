@@ -277,6 +277,7 @@ async def test_openmetrics_where_it_is_asked_for(tmp_path: Path, version: str) -
         response = await client.get("/metrics", headers=accept)
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert response.text.endswith("# EOF\n")
+    assert "_created" not in response.text
     assert Scrape.of(response.text, openmetrics).get_value("threads_started_total", agent="ops") == 1
 
 
@@ -286,6 +287,8 @@ async def test_a_version_that_is_none_gets_plain_text(tmp_path: Path) -> None:
         response = await client.get("/metrics", headers=accept)
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
+    assert "_total" in response.text
+    assert "_created" not in response.text
 
 
 async def test_a_store_that_does_not_answer_leaves_out_what_waits_there(

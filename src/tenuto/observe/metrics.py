@@ -5,6 +5,7 @@ run here, routes those of the server. What this process did is counted as it hap
 the database have in common (pauses, runnable threads) is asked for at a scrape, at most once a second.
 """
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -171,12 +172,27 @@ class Metrics:
         When the store does not answer, what would be asked of it is left out.
         """
         await self._waiting.ask(store)
-        encode: Callable[[CollectorRegistry], bytes]
+        encode: Callable[[Collector], bytes]
         try:
             encode, content_type = choose_encoder(accept)
         except (ValueError, TypeError):  # a version that is none
             encode, content_type = choose_encoder("")
-        return encode(self.registry), content_type
+        return encode(_WithoutCreated(self.registry)), content_type
+
+
+class _WithoutCreated(Collector):
+    """All that is registered, without the client's `_created`: nobody asks for it, and each counter and
+    histogram would have a series more. Turned off in the client, the program's own would be gone as well.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            shown = copy.copy(family)
+            shown.samples = [one for one in family.samples if one.name != f"{family.name}_created"]
+            yield shown
 
 
 class _Waiting(Collector):
