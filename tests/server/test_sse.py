@@ -296,6 +296,10 @@ async def test_what_is_asked_for_is_what_comes(place):
         assert response.headers["content-type"] == kind
     path = f"/v1/threads/{state['id']}/events"
     is_problem(await place.client.get(f"{path}?stream=true&after=99"), 400)
+    is_problem(await place.client.get(f"{path}?stream=true", headers={"Last-Event-ID": "99"}), 400)
+    assert (await place.client.get(f"{path}?after=99")).json() == {"events": [], "next": None}
+    told = (await place.client.get("/openapi.json")).json()["paths"]["/v1/threads/{thread_id}/events"]["get"]
+    assert "a page is empty, and a stream is 400" in " ".join(told["description"].split())
     is_problem(await place.client.get(f"{path}?stream=true&until=dawn"), 422)
     is_problem(await place.client.get(f"{path}?stream=perhaps"), 422)
 

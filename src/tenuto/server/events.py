@@ -115,7 +115,8 @@ class Events:
         a stream that goes on, or with `until=rest` ends when the thread rests. There `Last-Event-ID` goes
         before `after`, and 204 says to a client that comes back that it has all of a thread that rests. An
         event that cannot be read ends a page and breaks a stream off; asked for as the first it is 500, with
-        its `seq`, and behind that the others can be had.
+        its `seq`, and behind that the others can be had. After a place that the thread has not reached a page
+        is empty, and a stream is 400.
         """
         if asked is None:
             return await self._page(thread_id, after, limit)
