@@ -10,7 +10,7 @@ from tests.client.conftest import TOKEN, Asked, says
 
 from tenuto import AccessDenied, Client, ThreadNotFound, limits
 from tenuto.events import CancelRequested, InterruptResolved, LimitsExtended, MessageReceived
-from tenuto.server.tokens import Wanted, create_token
+from tenuto.server.tokens import NewToken, create_token
 
 
 def losing(url: str) -> Callable[[Asked, asyncio.StreamWriter], Awaitable[None]]:
@@ -60,7 +60,7 @@ async def test_a_change_whose_answer_was_lost_is_made_once(serving, rogue, quick
 @contextlib.asynccontextmanager
 async def holder(place, *roles, agents=()):
     """A client with a token of these roles."""
-    _, token = await create_token(place.runtime.store, Wanted("t", roles, agents, 0.0), by="test")
+    _, token = await create_token(place.runtime.store, NewToken("t", roles, agents, 0.0), by="test")
     await asyncio.sleep(limits.TOKEN_SECONDS)
     async with Client(place.url, token=token) as client:
         yield client

@@ -13,7 +13,7 @@ from tests.server.test_v1 import is_problem, started
 
 from tenuto import Client, limits
 from tenuto.server import Access, create_app, listening
-from tenuto.server.tokens import Wanted, create_token
+from tenuto.server.tokens import NewToken, create_token
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
 
@@ -141,7 +141,7 @@ async def test_a_page_of_events_is_so_large_and_no_larger(place, monkeypatch):
 
 async def test_tokens_at_their_edge(place, monkeypatch):
     monkeypatch.setattr(limits, "MAX_TOKENS", 2)
-    _, admin = await create_token(place.runtime.store, Wanted("root", ["admin"]), by="test")
+    _, admin = await create_token(place.runtime.store, NewToken("root", ["admin"]), by="test")
     agents = [f"agent {n}" for n in range(limits.MAX_TOKEN_AGENTS)]
     wanted = {"name": "a", "roles": ["read"], "agents": agents}
     made = await place.client.post("/v1/tokens", json=wanted, headers=bearer(admin))

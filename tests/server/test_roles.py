@@ -10,7 +10,7 @@ from tests.server.test_v1 import WAIT, is_problem, started
 from tenuto import limits
 from tenuto.server import Access
 from tenuto.server.access import ROLES
-from tenuto.server.tokens import Token, Wanted, create_token, digest, revoke_token
+from tenuto.server.tokens import NewToken, Token, create_token, digest, revoke_token
 
 NOBODY = "0e6f3b0a-5d0c-4f6e-9a52-3c1d7b8e4f21"
 ANY = ("submit", "read", "approve", "admin")
@@ -46,7 +46,7 @@ def bearer(token):
 
 async def made(place, name, *roles, agents=(), expires=0.0):
     """A token's header. What the server had read is forgotten, as after a second."""
-    wanted = Wanted(name, roles, agents, expires)
+    wanted = NewToken(name, roles, agents, expires)
     _, token = await create_token(place.runtime.store, wanted, by="test")
     await asyncio.sleep(limits.TOKEN_SECONDS)
     return bearer(token)
@@ -354,7 +354,7 @@ async def test_a_token_that_cannot_be_is_422(place, wrong):
 
 async def test_of_two_that_make_one_name_at_once_one_does(place):
     store = place.runtime.store
-    wanted = Wanted("ci", ["read"])
+    wanted = NewToken("ci", ["read"])
     results = await asyncio.gather(
         *(create_token(store, wanted, by="test") for _ in range(5)), return_exceptions=True
     )

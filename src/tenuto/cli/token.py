@@ -13,7 +13,7 @@ from tenuto.cli.terminal import console, moment, print_json, safe, user
 from tenuto.client import Client
 from tenuto.client.bodies import TokenBody, at_ms
 from tenuto.server.token_routes import CreatedToken, ShownToken, created_token, shown_token
-from tenuto.server.tokens import Wanted, create_token, revoke_token, stored_tokens
+from tenuto.server.tokens import NewToken, create_token, revoke_token, stored_tokens
 
 Shown = TokenBody | ShownToken
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -27,7 +27,7 @@ def seconds_of(text: str) -> float:
     return float(int(found[1]) * _SECONDS[found[2]]) if found else 0.0
 
 
-async def create(target: Target, wanted: Wanted, as_json: bool) -> None:
+async def create(target: Target, wanted: NewToken, as_json: bool) -> None:
     """Make a token and print it; nothing else where a program reads."""
     made: TokenBody | CreatedToken
     async with opened(target, must_exist=False) as runtime:

@@ -18,7 +18,7 @@ from tenuto.server.contract_shapes import CONTRACT, MEANS, Answer, Approval, Con
 from tenuto.server.events import EVENT_STREAM, JSON_LINES, EventPage, StoredLine, add_places
 from tenuto.server.posts import KEY_PATTERN
 from tenuto.server.problems import DecidedProblem, ProblemDetails, RoleProblem, UnreadProblem
-from tenuto.server.token_routes import NewToken
+from tenuto.server.tokens import NewToken
 
 Described = dict[str, Any]
 PROBLEM: Final = "application/problem+json"

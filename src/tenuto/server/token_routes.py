@@ -1,32 +1,16 @@
 """The endpoints of stored tokens, for admins."""
 
-from typing import Annotated
-
 import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from tenuto import limits
 from tenuto.runtime import Runtime
 from tenuto.server.access import Role
 from tenuto.server.bodies import converted, read_object
 from tenuto.server.callers import Callers, caller_of
 from tenuto.server.problems import encoded
 from tenuto.server.shapes import Time, body
-from tenuto.server.tokens import Token, Wanted, create_token, revoke_token, stored_tokens
-
-AgentName = Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_NAME_CHARACTERS)]
-
-
-class NewToken(msgspec.Struct, forbid_unknown_fields=True):
-    """A token for a person or program. `agents`: those whose threads it has to do with; none named means all.
-    An admin's is for all. `expires_seconds`: it works for so long; null for until it is revoked.
-    """
-
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
-    roles: Annotated[list[Role], msgspec.Meta(min_length=1)]
-    agents: Annotated[list[AgentName], msgspec.Meta(max_length=limits.MAX_TOKEN_AGENTS)] = []
-    expires_seconds: Annotated[float, msgspec.Meta(gt=0, le=limits.MAX_TOKEN_SECONDS)] | None = None
+from tenuto.server.tokens import NewToken, Token, create_token, revoke_token, stored_tokens
 
 
 class ShownToken(msgspec.Struct):
@@ -69,8 +53,7 @@ class Tokens:
 
     async def create_token(self, request: Request) -> Response:
         """Make a token and show it, this once. Its name is its key: made a second time it is 409."""
-        asked = converted(await read_object(request), NewToken)
-        wanted = Wanted(asked.name, asked.roles, asked.agents, asked.expires_seconds or 0.0)
+        wanted = converted(await read_object(request), NewToken)
         token, secret = await create_token(self._store, wanted, by=caller_of(request).name)
         self._callers.forget()
         return encoded(201, created_token(token, secret))

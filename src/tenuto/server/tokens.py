@@ -8,7 +8,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -45,13 +45,18 @@ class Token(msgspec.Struct, frozen=True):
         return Caller(self.name, f"token {self.name}", self.roles, self.agents, stored=True)
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """A token to be made. `expires_seconds`: 0 for never."""
+AgentName = Annotated[str, msgspec.Meta(min_length=1, max_length=limits.MAX_NAME_CHARACTERS)]
 
-    name: str
-    roles: Sequence[Role]
-    agents: Sequence[str] = ()
-    expires_seconds: float = 0.0
+
+class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token for a person or program. `agents`: those whose threads it has to do with; none named means all.
+    An admin's is for all. `expires_seconds`: it works for so long; null for until it is revoked.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+    roles: Annotated[Sequence[Role], msgspec.Meta(min_length=1)]
+    agents: Annotated[Sequence[AgentName], msgspec.Meta(max_length=limits.MAX_TOKEN_AGENTS)] = ()
+    expires_seconds: Annotated[float, msgspec.Meta(gt=0, le=limits.MAX_TOKEN_SECONDS)] | None = None
 
 
 def digest(token: bytes) -> str:
@@ -69,7 +74,7 @@ async def stored_tokens(store: Store) -> list[Token]:
     return found
 
 
-async def create_token(store: Store, wanted: Wanted, *, by: str) -> tuple[Token, str]:
+async def create_token(store: Store, wanted: NewToken, *, by: str) -> tuple[Token, str]:
     """Make a token; what is kept of it, and the token itself, which nobody can be shown again.
 
     Raises `InvalidInput`, and `Conflict` when one of this name works. The name of one that works no more is
@@ -112,7 +117,7 @@ async def revoke_token(store: Store, name: str) -> Token:
     return token
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: NewToken) -> None:
     if not _NAME.fullmatch(wanted.name):
         raise InvalidInput(
             f"{wanted.name[:80]!r} is no name for a token: up to 64 letters, digits and any of . _ @ -, the "
@@ -128,7 +133,7 @@ def _check(wanted: Wanted) -> None:
         not 0 < len(agent) <= limits.MAX_NAME_CHARACTERS for agent in wanted.agents
     ):
         raise InvalidInput(f"a token can be for up to {limits.MAX_TOKEN_AGENTS} agents, each by its name")
-    if not 0 <= wanted.expires_seconds <= limits.MAX_TOKEN_SECONDS:
+    if not 0 <= (wanted.expires_seconds or 0) <= limits.MAX_TOKEN_SECONDS:
         days = limits.MAX_TOKEN_SECONDS / 86_400
         raise InvalidInput(f"a token can work for up to {days:g} days, or until it is revoked")
     if "admin" in wanted.roles and wanted.agents:

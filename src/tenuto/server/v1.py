@@ -36,7 +36,8 @@ from tenuto.server.shapes import (
 )
 from tenuto.server.streaming import Streams
 from tenuto.server.threads import Threads
-from tenuto.server.token_routes import CreatedToken, NewToken, ShownToken, TokenList, Tokens
+from tenuto.server.token_routes import CreatedToken, ShownToken, TokenList, Tokens
+from tenuto.server.tokens import NewToken
 from tenuto.server.waiting import Waiting
 
 

@@ -73,9 +73,9 @@ def create(
     """
     from tenuto.cli.token import create as create_token
     from tenuto.cli.token import seconds_of
-    from tenuto.server.tokens import Wanted
+    from tenuto.server.tokens import NewToken
 
-    wanted = Wanted(name, role, agent or (), seconds_of(expires))  # type: ignore[arg-type]  # checked in _roles
+    wanted = NewToken(name, role, agent or (), seconds_of(expires))  # type: ignore[arg-type]  # checked in _roles
     asyncio.run(create_token(target_of(context), wanted, as_json))
 
 
