@@ -40,6 +40,11 @@ async def test_what_goes_wrong_inside_stays_inside_and_is_logged(place, monkeypa
         response = await place.client.post(path, json=body, headers=APPROVER)
         assert "inner words" not in str(is_problem(response, status))
         assert "inner words" in caplog.text
+        if status == 503 and path == "/v1/threads":  # nobody shall double it by sending it blindly again
+            assert "may have been done: look before" in response.json()["detail"]
+            with_key = APPROVER | {"Idempotency-Key": "one"}
+            response = await place.client.post(path, json=body, headers=with_key)
+            assert "with the same Idempotency-Key it can be sent again" in is_problem(response, 503)["detail"]
         assert "s3cret-of-ana" not in caplog.text
         caplog.clear()
 

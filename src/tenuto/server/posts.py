@@ -4,7 +4,7 @@ The same key from the same caller on the same path, with the same body, gets the
 and with `Idempotent-Replayed: true`; with another body it is 422. While the first is still being answered,
 the second waits for its answer.
 Answers are kept for a day in the store, so that any server of it knows them. What was refused for its form
-(400, 401, 403, 413, 415, 422) and what failed (5xx) has changed nothing and is not kept.
+(400, 401, 403, 413, 415, 422) has changed nothing and is not kept, nor is what failed (5xx), which may have.
 
 A process that dies between the change and the keeping of its answer doubles nothing: the id of the append is
 derived from key and body, so the same request again finds its first append, and is answered from there.
@@ -38,6 +38,8 @@ REPLAYED: Final = "Idempotent-Replayed"
 KEPT_STATUSES: Final = frozenset({200, 201, 404, 409})
 # A string of RFC 8941, as the draft on Idempotency-Key has it, or the same without quotes, as most send it.
 _OTHER_BODY: Final = "this Idempotency-Key was used for a request with another body"
+_WITH_KEY: Final = "; with the same Idempotency-Key it can be sent again and is done once"
+_WITHOUT_KEY: Final = "; this may have been done: look before it is sent again, or give it an Idempotency-Key"
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])+)"')
 _BARE = re.compile(r"[!#-~][!-~]*")
 KEY_PATTERN: Final = f"^({_BARE.pattern}|{_QUOTED.pattern})$"
@@ -89,7 +91,7 @@ class Posts:
             try:
                 return await work(Post(caller, body, append_id))
             except TenutoError as error:
-                return of_error(error)
+                return of_error(error, _WITH_KEY if append_id else _WITHOUT_KEY)
 
         return await self.answer(request, caller, raw, answer)
 

@@ -104,8 +104,10 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None, **m
     return Response(msgspec.json.encode(body | more), status, headers, "application/problem+json")
 
 
-def of_error(error: TenutoError) -> Response:
-    """The answer to one of Tenuto's own errors. A database's own words stay inside."""
+def of_error(error: TenutoError, doubt: str = "") -> Response:
+    """The answer to one of Tenuto's own errors. A database's own words stay inside. `doubt`: what to do
+    about a change that may have been made.
+    """
     named: dict[str, Any] = {
         "type": next((name for name, kind in PROBLEM_TYPES.items() if isinstance(error, kind)), _PLAIN)
     }
@@ -117,7 +119,7 @@ def of_error(error: TenutoError) -> Response:
             return problem(status, str(error), **named)
     logger.error("a request failed", exc_info=error)
     if isinstance(error, StoreError):
-        return problem(503, "the store does not answer", **named)
+        return problem(503, f"the store does not answer{doubt}", **named)
     if isinstance(error, Undecodable):
         which = f"event {error.seq}" if error.seq else "an event"
         if error.seq:
