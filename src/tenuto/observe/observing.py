@@ -90,7 +90,7 @@ class Observe:
             raise
         finally:
             if trace:
-                trace.end()
+                trace.close("released")
             if self.held.get(thread_id) is hold:
                 del self.held[thread_id]
 

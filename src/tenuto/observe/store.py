@@ -93,7 +93,7 @@ class WatchedStore:
         released = await self._store.release(claim, status=status, **given)
         hold = holding.get()
         if released and hold is not None and hold.trace is not None and hold.thread_id == claim.thread_id:
-            hold.trace.rested(status)
+            hold.trace.close(status)
         return released
 
     async def claim(self, *asked: Any, **given: Any) -> Claimed:

@@ -152,7 +152,7 @@ class TurnTrace:
             self._paused = event.trace or self._paused
             if not event.calls:
                 # The answer; a message that came in meanwhile begins another turn.
-                self._close("completed")
+                self.close("completed")
                 self._paused = ""
         elif isinstance(event, _OUTSIDE):
             if self._over and isinstance(event, MessageReceived):
@@ -170,7 +170,7 @@ class TurnTrace:
             words = event.error if self._traces.with_content else None
             self._root.set_attribute("error.type", "thread_failed")
             self._root.set_status(Status(StatusCode.ERROR, content.cut(words) if words else None))
-        self._close(str(event.__struct_config__.tag).removeprefix("thread_"))
+        self.close(str(event.__struct_config__.tag).removeprefix("thread_"))
         self._over = True
         after = self._cancel_seq if isinstance(event, ThreadCancelled) else seq
         self._callers = [caller for caller in self._callers if caller[0] > after]
@@ -243,20 +243,23 @@ class TurnTrace:
             span.set_attribute("tenuto.verdict", type(verdict).__name__)
             return verdict
 
-    def rested(self, status: str) -> None:
-        """The thread was given back, in this status."""
-        self._close(status)
-
     def broke(self, error: BaseException) -> None:
         """The holder lost the thread, or could not go on."""
         if self._root is not None:
             self._root.set_attribute("error.type", type(error).__name__)
             self._root.set_status(Status(StatusCode.ERROR))
-            self._close("broken_off")
+            self.close("broken_off")
 
-    def end(self) -> None:
-        """The hold is over."""
-        self._close("released")
+    def close(self, outcome: str) -> None:
+        """The turn is over here: the thread was given back in this status, or the hold ended."""
+        if self._root is not None:
+            self._root.set_attribute("tenuto.outcome", outcome)
+            if any(self._tokens):
+                self._root.set_attribute("gen_ai.usage.input_tokens", self._tokens[0])
+                self._root.set_attribute("gen_ai.usage.output_tokens", self._tokens[1])
+            end(self._root)
+        self._root, self._tokens = None, [0, 0]
+        self._since_ns = time.time_ns()
 
     # -- inside ----------------------------------------------------------------------------------------
 
@@ -277,16 +280,6 @@ class TurnTrace:
             # its own, this need not be undone.
             context.attach(trace.set_span_in_context(self._root))
         return self._root
-
-    def _close(self, outcome: str) -> None:
-        if self._root is not None:
-            self._root.set_attribute("tenuto.outcome", outcome)
-            if any(self._tokens):
-                self._root.set_attribute("gen_ai.usage.input_tokens", self._tokens[0])
-                self._root.set_attribute("gen_ai.usage.output_tokens", self._tokens[1])
-            end(self._root)
-        self._root, self._tokens = None, [0, 0]
-        self._since_ns = time.time_ns()
 
     @contextmanager
     def _span(self, name: str, attributes: dict[str, Any], kind: SpanKind) -> Iterator[Span]:
