@@ -26,6 +26,19 @@ def bash_version() -> tuple[int, ...]:
     return tuple(map(int, found.split()))
 
 
+@pytest.mark.parametrize(
+    ("named", "begins"),
+    [("zsh", "#compdef tenuto"), ("fish", "complete --command tenuto"), ("bash", "_tenuto_completion() {")],
+)
+def test_the_shell_that_is_named_is_meant(shell, named, begins):
+    assert shell("--show-completion", named).startswith(begins)
+    home = shell.place / "home"
+    home.mkdir()
+    shell.environment["HOME"] = str(home)
+    assert f"{named} completion installed" in shell("--install-completion", named)
+    shell("--show-completion", "tcsh", code=2)
+
+
 @pytest.mark.skipif(bash_version() < (4, 4), reason="Typer completes in bash 4.4 or later")
 def test_ids_and_names_are_offered_and_nothing_is_touched(shell):
     done, row = shell.started("hello"), shell.waiting("send hi")

@@ -34,6 +34,9 @@ def main() -> None:
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, end_as_ctrl_c)
+    if sys.argv[1:2] in (["--show-completion"], ["--install-completion"]) and sys.argv[2:]:
+        # The shell is named: Typer would take the one it is run in, and leave out the name without a word.
+        os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"
     try:
         app(prog_name="tenuto")
     except Exception as error:
