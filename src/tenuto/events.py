@@ -293,6 +293,10 @@ AnyEvent = (
 )
 
 TERMINAL: Final = (ThreadCompleted, ThreadFailed, ThreadHalted, ThreadCancelled)
+# What a thread is after its last event.
+ENDED_AS: Final[dict[type[Event], str]] = {
+    kind: str(kind.__struct_config__.tag).removeprefix("thread_") for kind in TERMINAL
+}
 EXTERNAL: Final = (MessageReceived, LimitsExtended, CancelRequested, InterruptResolved)
 TYPES: Final[dict[str, type[Event]]] = {str(t.__struct_config__.tag): t for t in get_args(AnyEvent)}
 

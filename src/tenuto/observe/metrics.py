@@ -18,16 +18,13 @@ from prometheus_client.registry import Collector
 
 from tenuto.errors import StoreError
 from tenuto.events import (
+    ENDED_AS,
     CallFinished,
     Event,
     InterruptRaised,
     InterruptResolved,
     ModelFailed,
     ModelReplied,
-    ThreadCancelled,
-    ThreadCompleted,
-    ThreadFailed,
-    ThreadHalted,
     ThreadStarted,
 )
 from tenuto.limits import SCRAPE_SECONDS
@@ -153,11 +150,9 @@ class Metrics:
                 self._waited.labels(row.kind).observe(max(0, ended_at_ms - row.raised_at_ms) / 1000)
             case ThreadStarted():
                 self._started.labels(agent).inc()
-            case ThreadCompleted() | ThreadFailed() | ThreadHalted() | ThreadCancelled():
-                outcome = str(event.__struct_config__.tag).removeprefix("thread_")
-                self._ended.labels(agent, outcome).inc()
             case _:
-                pass
+                if ended := ENDED_AS.get(type(event)):
+                    self._ended.labels(agent, ended).inc()
 
     def request(self, method: str, route: str, status: int) -> None:
         """An HTTP request was answered. `route` is a template of ours, "" where none fits."""

@@ -29,6 +29,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from tenuto.agent import Agent
 from tenuto.errors import NotDone
 from tenuto.events import (
+    ENDED_AS,
     TERMINAL,
     CallStarted,
     CancelRequested,
@@ -170,7 +171,7 @@ class TurnTrace:
             words = event.error if self._traces.with_content else None
             self._root.set_attribute("error.type", "thread_failed")
             self._root.set_status(Status(StatusCode.ERROR, content.cut(words) if words else None))
-        self.close(str(event.__struct_config__.tag).removeprefix("thread_"))
+        self.close(ENDED_AS[type(event)])
         self._over = True
         after = self._cancel_seq if isinstance(event, ThreadCancelled) else seq
         self._callers = [caller for caller in self._callers if caller[0] > after]

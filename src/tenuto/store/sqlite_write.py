@@ -22,17 +22,13 @@ from tenuto.errors import (
     Undecodable,
 )
 from tenuto.events import (
+    ENDED_AS,
     VERSION,
     CallFinished,
-    Event,
     InterruptId,
     InterruptRaised,
     InterruptResolved,
     ModelReplied,
-    ThreadCancelled,
-    ThreadCompleted,
-    ThreadFailed,
-    ThreadHalted,
     ThreadId,
     body_hash,
     chain_hash,
@@ -53,12 +49,6 @@ from tenuto.store.queries import load_queries
 
 SQL: Final = load_queries(Path(__file__).with_name("sqlite.sql"))
 LATEST: Final = 1 << 62
-ENDED_AS: Final[dict[type[Event], ThreadStatus]] = {
-    ThreadCompleted: "completed",
-    ThreadFailed: "failed",
-    ThreadHalted: "halted",
-    ThreadCancelled: "cancelled",
-}
 
 
 class Head(NamedTuple):
