@@ -88,6 +88,17 @@ def test_a_kill_in_the_middle_of_a_turn_hands_over_and_shows_the_cursor_again(sh
     assert person.output.rindex("\x1b[?25h") > person.output.rindex("\x1b[?25l")
 
 
+def test_ctrl_c_discards_nothing_that_was_printed_and_is_still_on_its_way(shell, terminal):
+    words = [f"w{number}." for number in range(4000)]
+    person = terminal("chat", f"hello {' '.join(words)}")
+    person.expect("w100.")
+    person.press("\x03")  # nothing is read before: the terminal's buffer is full
+    person.expect(PROMPT)
+    person.press("\x04")
+    assert person.wait() == 0
+    assert [word for word in words if word not in person.output] == []
+
+
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_a_kill_where_a_person_is_asked_is_no_answer(shell, terminal, command):
     person = terminal(command, "send hi")

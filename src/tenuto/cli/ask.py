@@ -58,7 +58,7 @@ async def ask(runtime: AnyRuntime, thread_id: ThreadId, left: set[str], out: "Co
             out.print(text, style=style)
         expires = f"expires {moment(row.expires_at_ms)}  " if row.expires_at_ms else ""
         out.print(f"{expires}digest {row.digest or 'none'}", style="dim")
-        _forget_typed()
+        forget_typed()
         if await _decide(runtime, row, by):
             decided = True
         else:
@@ -134,7 +134,7 @@ def _key(prompt: str, words: str) -> str:
     return words.rsplit(maxsplit=1)[-1][0]
 
 
-def _forget_typed() -> None:
+def forget_typed() -> None:
     """What was typed before there was anything to read is no answer to it."""
     if sys.stdin.isatty():
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
@@ -142,7 +142,7 @@ def _forget_typed() -> None:
 
 def confirm(prompt: str) -> bool:
     """Yes or no; no at the end of input. Raises KeyboardInterrupt."""
-    _forget_typed()
+    forget_typed()
     return _key(prompt, "yes no") == "y"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tenuto.agent import Agent
-from tenuto.cli.ask import ask, read_line
+from tenuto.cli.ask import ask, forget_typed, read_line
 from tenuto.cli.chat_lines import ChatLines
 from tenuto.cli.conversation import Conversation
 from tenuto.cli.find import opened
@@ -15,7 +15,15 @@ from tenuto.cli.history import History, history_file
 from tenuto.cli.run import Task, conclude, say_until_when, talk_about
 from tenuto.cli.screen import FormattedScreen, screen_for
 from tenuto.cli.target import Target
-from tenuto.cli.terminal import Ended, complain, console, is_interactive, printing_aside, safe
+from tenuto.cli.terminal import (
+    Ended,
+    complain,
+    console,
+    is_interactive,
+    losing_no_output,
+    printing_aside,
+    safe,
+)
 from tenuto.errors import TenutoError
 from tenuto.events import Entry, ModelFailed, ThreadFailed, ThreadHalted
 from tenuto.rows import ThreadRow
@@ -160,7 +168,7 @@ class Chat:
                 return
 
     async def _turn(self) -> None:
-        with ctrl_c_stops(self.conversation, self._screen.break_line):
+        with losing_no_output(), ctrl_c_stops(self.conversation, self._stopping):
             while True:
                 row = await self._watched()
                 if row.status == "sleeping" and self._interactive:
@@ -168,6 +176,10 @@ class Chat:
                     await self.conversation.sleep(row)
                 elif row.status != "running":  # else something was said to it meanwhile
                     return
+
+    def _stopping(self) -> None:
+        forget_typed()
+        self._screen.break_line()
 
     async def _watched(self) -> ThreadRow:
         """Show a turn until the thread rests, and say how it ended unless it is plain to see."""

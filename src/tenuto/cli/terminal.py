@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -80,6 +81,22 @@ class _Told(logging.Handler):
             self._tell(safe(f"tenuto: {record.getMessage()}" + (f": {error}" if error else ""), 1000))
         except Exception:  # noqa: BLE001 - as every handler of the standard library does
             self.handleError(record)
+
+
+@contextlib.contextmanager
+def losing_no_output() -> Iterator[None]:
+    """Let Ctrl-C discard only what was typed, and not what was printed and is still on its way."""
+    if not is_interactive():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    kept = [*before]
+    kept[3] |= termios.NOFLSH
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, kept)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class Ended(KeyboardInterrupt):
