@@ -60,6 +60,12 @@ async def test_a_wrong_parameter_is_a_clear_error(postgres_url: str) -> None:
     assert "sslmode" in str(error)
 
 
+@pytest.mark.parametrize("port", ["many", "99999"])
+async def test_a_wrong_port_is_a_clear_error(port: str) -> None:
+    store = open_store(f"postgresql://ana:secret@127.0.0.1:{port}/tenuto")
+    assert f"127.0.0.1:{port}/tenuto: " in str(await refused(ConfigurationError, store.open()))
+
+
 async def test_a_file_or_a_socket_that_is_missing_is_said_to_be(tmp_path: Path) -> None:
     away = tmp_path / "away"
     for query in (f"sslmode=verify-full&sslrootcert={away}", f"host={away}"):

@@ -80,10 +80,11 @@ async def test_who_gets_no_more_connections_goes_on_with_those_it_has(
         await store.close()
 
 
+@pytest.mark.parametrize("port", ["1", "many"])
 async def test_where_listening_fails_it_is_said_and_a_store_looks_all_the_same(
-    postgres_url: str, caplog: pytest.LogCaptureFixture
+    postgres_url: str, caplog: pytest.LogCaptureFixture, port: str
 ) -> None:
-    store = PostgresStore(f"{postgres_url}&listen=postgresql%3A%2F%2F127.0.0.1%3A1%2Ftenuto")
+    store = PostgresStore(f"{postgres_url}&listen=postgresql%3A%2F%2F127.0.0.1%3A{port}%2Ftenuto")
     await store.open()
     heard: list[Change] = []
     thread_id = await started(store)
@@ -99,3 +100,27 @@ async def test_where_listening_fails_it_is_said_and_a_store_looks_all_the_same(
     assert "what other processes say is not heard: " in caplog.text
     await store.close()
     await other.close()
+
+
+async def test_what_is_wrong_for_a_moment_ends_neither_looking_nor_telling(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a certificate is replaced."""
+    store, asked = PostgresStore(postgres_url), list[Any]()
+    await store.open()
+    await store.register("worker-1", ["ops"])
+
+    def refuse(*given: Any, **_: Any) -> None:
+        asked.append(given)
+        raise asyncpg.ClientConfigurationError("there is no root certificate")
+
+    monkeypatch.setattr(limits, "POLL_SECONDS", 0.02)
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncpg.Pool, "acquire", refuse)
+        store.publish("a")
+        await until(lambda: len(asked) >= 3)
+    await until(lambda: store._telling is None)
+    execute(postgres_url, f"UPDATE workers SET alive_until = alive_until - {LEASE_MS - 3000}")
+    left = "SELECT alive_until - tenuto_now() > 5000 FROM workers"
+    await until(lambda: execute(postgres_url, left) == [(True,)])
+    await store.close()

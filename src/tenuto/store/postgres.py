@@ -71,9 +71,8 @@ class PostgresStore(Store):
         self.publishes = bool(self.listen_url)
         known = prepared in ("", "on", "off") and (listen in ("", "off") or "://" in listen)
         if not known or not (pool or "1").isdecimal() or int(pool or 1) < 1:
-            raise ConfigurationError(
-                f"{self.place}: pool is a number > 0, prepared on or off, listen off or a URL"
-            )
+            told = f"{self.place}: pool is a number > 0, prepared on or off, listen off or a URL"
+            raise ConfigurationError(told)
         self.most_connections = int(pool or limits.POOL_CONNECTIONS)
         self._how = {"timeout": limits.POOL_WAIT_SECONDS, "command_timeout": limits.STATEMENT_SECONDS}
         self._how["statement_cache_size"] = 0 if prepared == "off" else 100
@@ -125,7 +124,7 @@ class PostgresStore(Store):
             return
         await self._commits.close()
         # A server that is away takes the leases back by itself.
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(TenutoError):
             for owner in self._owners:
                 await self._perform("remove_worker", owner=owner)
             await self._tell()
@@ -244,7 +243,7 @@ class PostgresStore(Store):
     async def _tell_soon(self) -> None:
         # After the commit and not in it: transactions that notify wait for each other's fsync.
         while self._news or self._said:
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(TenutoError):
                 await self._tell()
             await asyncio.sleep(limits.NOTIFY_SECONDS)
         self._telling = None
@@ -297,7 +296,7 @@ class PostgresStore(Store):
     async def _keep_looking(self) -> None:
         while True:
             await _pause()
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(TenutoError):
                 await self._look()
 
     async def _look(self) -> None:

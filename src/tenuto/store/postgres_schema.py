@@ -14,7 +14,8 @@ CROWDED: Final = "53300"  # all connections that the server has are in use
 READ_ONLY: Final = "25006"  # this server no longer takes what is written: another does, or will
 BUSY: Final = (CROWDED, "40001", "40P01", "55P03", "57014")  # others are: locks, timeouts set for the user
 NOT_SENT: Final = ("cannot switch to state", "connection is closed")  # by one that the server had cut before
-FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+WRONG: Final = (ValueError, OverflowError)  # a URL, its port, or what it names
+FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, *WRONG)
 
 
 async def version_of(connection: Any, place: str) -> int:
@@ -55,10 +56,10 @@ def store_error(place: str, error: Exception, *, connected: bool = True, wrote: 
     `away`: it says nothing of what was asked. `passing`: worth another try; `silent`: for who has more time.
     """
     state = getattr(error, "sqlstate", None) or ""
-    if isinstance(error, asyncpg.ClientConfigurationError):
-        return ConfigurationError(f"{place}: {error}")
     if isinstance(error, asyncpg.DataError):
         return InvalidInput(f"text that PostgreSQL cannot carry: {error}", alone=True)
+    if isinstance(error, WRONG) and not isinstance(error, OSError):  # as an untrusted certificate is
+        return ConfigurationError(f"{place}: {error}")
     reason, late = str(error) or type(error).__name__, isinstance(error, TimeoutError)
     if late and connected:
         reason = f"no answer within {limits.STATEMENT_SECONDS:g} s"
