@@ -137,7 +137,7 @@ AgentName = Annotated[
         envvar="TENUTO_AGENT",
         metavar="MODULE:AGENT",
         callback=agent_names,
-        help="The agents to load; else agents in [tool.tenuto] of pyproject.toml.",
+        help="The agents to load, with commas between; else agents in [tool.tenuto] of pyproject.toml.",
     ),
 ]
 _THREAD: Any = {"callback": id_or_beginning, "autocompletion": thread_ids}

@@ -40,8 +40,8 @@ _AgentOrName = Annotated[
     typer.Option(
         envvar="TENUTO_AGENT",
         metavar="MODULE:AGENT",
-        help="The agents to load; else agents in [tool.tenuto] of pyproject.toml. With --url the NAME of "
-        "one of the server's; else its first.",
+        help="The agents to load, with commas between; else agents in [tool.tenuto] of pyproject.toml. "
+        "With --url the NAME of one of the server's; else its first.",
     ),
 ]
 
