@@ -316,6 +316,17 @@ _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 UPCASTERS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 
 
+def clean(text: str) -> str:
+    """The text with lone surrogates replaced by U+FFFD, so that it can be stored and sent."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def encode(event: Event) -> bytes:
     """The bytes to store: compact JSON, UTF-8, defaults left out.
 

@@ -10,17 +10,6 @@ from typing import Any, Protocol
 import msgspec
 
 
-def clean(text: str) -> str:
-    """The text with lone surrogates replaced by U+FFFD, so that it can be stored and sent."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 class CallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One tool call as the provider said it.
 

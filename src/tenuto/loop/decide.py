@@ -8,10 +8,19 @@ from tenuto import limits
 from tenuto.context import instructed, lint
 from tenuto.context.to_user import Speaker, spoken
 from tenuto.errors import ConfigurationError, InvalidInput, LeaseLost, ModelError, StoreError
-from tenuto.events import Call, CallId, Event, HistoryRepaired, ModelFailed, ModelReplied, ThreadCompleted
+from tenuto.events import (
+    Call,
+    CallId,
+    Event,
+    HistoryRepaired,
+    ModelFailed,
+    ModelReplied,
+    ThreadCompleted,
+    clean,
+)
 from tenuto.loop.act import start_reads
 from tenuto.loop.holder import Holder, logger
-from tenuto.messages import Message, Reply, Request, StatusLine, clean
+from tenuto.messages import Message, Reply, Request, StatusLine
 from tenuto.steps import questions_after
 from tenuto.tools import error_text
 from tenuto.tools.tool import plan

@@ -23,8 +23,9 @@ from typing import Any
 import msgspec
 
 from tenuto.errors import ModelError
+from tenuto.events import clean
 from tenuto.limits import MAX_CALLS_PER_REPLY, MAX_REPLY_BYTES
-from tenuto.messages import CallDelta, CallRequest, ReasoningDelta, Reply, TextDelta, Usage, clean
+from tenuto.messages import CallDelta, CallRequest, ReasoningDelta, Reply, TextDelta, Usage
 from tenuto.models.failure import provider_failure
 from tenuto.models.wire import CallPart, Choice, Chunk, Part
 

@@ -25,8 +25,7 @@ from starlette.responses import Response
 
 from tenuto import limits
 from tenuto.errors import Undecodable
-from tenuto.events import TYPES, AnyEvent, Entry, ThreadId, encode
-from tenuto.messages import clean
+from tenuto.events import TYPES, AnyEvent, Entry, ThreadId, clean, encode
 from tenuto.rows import StoredEvent
 from tenuto.runtime import Runtime
 from tenuto.server.problems import Problem, iso

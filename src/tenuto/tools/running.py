@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tenuto.errors import NotDone
+from tenuto.events import clean
 from tenuto.limits import MAX_PROGRESS_CHARACTERS, PROGRESS_SECONDS, TOOL_THREADS
-from tenuto.messages import ToolProgress, clean
+from tenuto.messages import ToolProgress
 
 
 def _unheard(_message: str, _fraction: float | None) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenuto.errors import ConfigurationError
+from tenuto.events import clean
 from tenuto.limits import MAX_ERROR_CHARACTERS
-from tenuto.messages import clean
 from tenuto.tools.docstrings import describe
 from tenuto.tools.running import ToolContext
 from tenuto.tools.text import (

@@ -29,8 +29,8 @@ import msgspec
 
 from tenuto import limits
 from tenuto.errors import InvalidInput
+from tenuto.events import clean
 from tenuto.limits import MAX_ARGUMENT_DEPTH, MAX_ERROR_CHARACTERS, MAX_RESULT_CHARACTERS
-from tenuto.messages import clean
 
 
 class InvalidArguments(InvalidInput):

@@ -20,9 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from tenuto.errors import ConfigurationError, NotDone
-from tenuto.events import Call, CallId, Effect
+from tenuto.events import Call, CallId, Effect, clean
 from tenuto.limits import MAX_COMMENT_CHARACTERS, MAX_NAME_CHARACTERS
-from tenuto.messages import CallRequest, ToolSchema, clean
+from tenuto.messages import CallRequest, ToolSchema
 from tenuto.tools.running import ToolContext, in_thread
 from tenuto.tools.signature import Shape, Signature, definition_of
 from tenuto.tools.text import InvalidArguments, error_text, parse
